@@ -40,11 +40,11 @@ def page() -> Iterator[str]:
     """Yield the lines of the page."""
     yield INTRODUCTION
     yield "Plants: " + ", ".join(f"**{letter}** {plant}" for plant, letter in LETTERS.items()) + ".\n"
-    yield f"metric | {' | '.join(Rows)}"
+    yield f"metric|{'|'.join(Rows)}"
     yield "---" + "|---" * len(Rows)
     for metric in Metric:
         plants = ("".join(letters(each for each in PROMISES[metric] if each.rows is rows)) for rows in Rows)
-        yield f"[`{metric}`](#{metric}) | {' | '.join(plants)}".rstrip()
+        yield f"[`{metric}`](#{metric})|{'|'.join(plants)}"
     same_as: dict[tuple[str, ...], Metric] = {}
     for metric in Metric:
         yield f"\n## {metric}\n\n{metric.meaning} Unit: {metric.quantity.unit}.\n"

@@ -12,6 +12,7 @@ from elastream.clouds.local.confinement import (
     CgroupV2,
     cores_allowed,
     find_cgroups,
+    memory_allowed,
     mounted_cgroups,
     own_groups,
     quota,
@@ -151,3 +152,13 @@ class TestWhatAProcessMayUse:
             assert float(os.read(reads, 100)) == 0.25
         finally:
             cgroups.remove(name)
+
+
+def test_least_memory_limit_of_the_groups_counts(tmp_path):
+    files = {"own": ("memory.max", "max"), "pod": ("memory.max", "1000"), "old": ("memory.limit_in_bytes", "2000")}
+    for name, (file, text) in files.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).write_text(text)
+    groups = [tmp_path / name for name in ("own", "pod", "old", "none")]
+    assert memory_allowed(groups) == 1000
+    assert memory_allowed(groups[:1]) == math.inf

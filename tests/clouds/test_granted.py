@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastream.clouds.executors import LOSS_REPORT_TIMEOUT_S, RECORD_FILE, ExecutorProvider
-from elastream.clouds.provider import EDGES, UNLIMITED, PendingReason, Phase, ProviderOffer
+from elastream.clouds.provider import EDGES, UNLIMITED, PendingReason, Phase, ProviderOffer, RunState
 from elastream.core.hosts import HostType
 from elastream.errors import CloudError
 from support.fake_session import FakeSession
@@ -21,6 +21,19 @@ def granted(session, folder=None, **given):
 
 def phases(provider):
     return {name: status.phase for name, status in provider.hosts().items()}
+
+
+def test_executor_that_its_cluster_takes_away_is_recalled():
+    session = FakeSession(obliging=5)
+    provider = granted(session)
+    provider.lease({"h1": TYPE, "h2": TYPE})
+    executor = provider.hosts()["h2"].executor
+    session.taken = {executor: (1130.0, "its node is being decommissioned")}
+    hosts = provider.hosts()
+    assert [name for name, each in hosts.items() if each.recalled] == ["h2"]
+    assert hosts["h2"].deadline == 1130.0
+    provider.report(RunState(holding=frozenset({"h2", "unknown"})))
+    assert session.protected == {executor}
 
 
 class TestWaiting:

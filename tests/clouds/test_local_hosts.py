@@ -31,7 +31,7 @@ class FakeCluster:
     archived: int = 0
     java_options = driver_options = ("-XX:SharedArchiveFile=classes.jsa",)
 
-    local = SimpleNamespace(types=(SMALL,), regions=("local",))
+    local = SimpleNamespace(types=(SMALL,), regions=("local",), notices="")
     url, driver_address, executor_memory_mb = "spark://127.0.1.1:7077", "127.0.1.1", 667
     secrets = Secrets(None)
     confinement, link_rate = "each host is held to its cores", float("nan")

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from elastream.core.action import LeaseHost, MoveTask, Outcome, ReleaseHost, Status, SwitchAlternate
 from elastream.core.decision import Decision, Proposal
+from elastream.core.frames import Frame
 from elastream.core.hosts import HostState, HostType, Lease
 from elastream.core.metrics import Metric
 from elastream.core.observation import Observation
@@ -80,6 +81,23 @@ def test_what_was_never_measured_is_unknown_and_not_zero(figure: Timeline) -> No
     p99 = curve(figure, "p99")
     assert all(map(math.isnan, p99[:5]))
     assert 0 not in p99
+
+
+def with_memory(observation: Observation) -> Observation:
+    hosts = observation.hosts
+    columns = {metric: hosts.column(metric) for metric in hosts.metrics}
+    memory = {Metric.HEAP: [350.0] * len(hosts), Metric.HEAP_LIMIT: [700.0] * len(hosts)}
+    return replace(observation, hosts=Frame(hosts.ids, {**columns, **memory}))
+
+
+def test_fullest_heap_is_drawn_as_a_share_of_its_limit() -> None:
+    collector = Collector()
+    collector.started(example_header())
+    for event in example_events():
+        if isinstance(event, Observation):
+            collector.observed(with_memory(event))
+    values = curve(timeline(collector.recording), "heap")
+    assert {value for value in values if not math.isnan(value)} == {0.5}
 
 
 def test_the_target_latency_is_drawn_where_there_is_one() -> None:

@@ -73,7 +73,8 @@ class World:
     def __init__(self, *hosts, tasks=()):
         self.clock = FakeClock()
         self.driver, self.provider = Driver(), FakeProvider()
-        self.hosts = Hosts(Executors(self.driver), self.provider, self.clock.now, fence=self.driver.fence)
+        fence = self.driver.fence
+        self.hosts = Hosts(Executors(self.driver), self.provider, self.clock.now, fence=fence, wall=self.clock.now)
         for number, name in enumerate(hosts):
             self.driver.there[str(number)] = (f"at {name}", 1, 0, False)
             self.hosts.lease(name, SMALL)
@@ -198,6 +199,81 @@ def test_the_only_host_that_takes_tasks_is_kept():
     world.look()
     assert world.state("h1") is HostState.RUNNING
     assert world.provider.reports[-1].kept == {"h1"}
+
+
+def test_largest_partitions_leave_first_before_a_deadline():
+    world = World("h1", "h2", tasks=("h1", "h1", "h1"))
+    world.load = ObservedLoad({FIRST: 9.0, SECOND: 1.0, THIRD: 2.0}, files={FIRST: 1.0, SECOND: 50.0, THIRD: 50.0})
+    order = world.reconciler._order_of_leaving
+    assert sorted((FIRST, SECOND, THIRD), key=order("h1")) == [FIRST, THIRD, SECOND]
+    world.provider.deadlines = {"h1": 30.0}
+    world.look()
+    assert sorted((FIRST, SECOND, THIRD), key=order("h1")) == [THIRD, SECOND, FIRST]
+    assert max((FIRST, SECOND, THIRD), key=world.reconciler._benefit_of) == THIRD
+
+
+def test_short_notice_moves_more_partitions_in_a_batch():
+    world = World("h1", "h2", tasks=("h1", "h1", "h1"))
+    world.provider.deadlines = {"h1": 40.0}
+    for number in range(1, 3):
+        world.look()
+        world.clock.advance(STEP_S)
+        world.end_batch(number)
+        world.reconciler.step()
+    world.reconciler._round_s = 20.0
+    world.look()
+    assert world.placing.limits.per_host == 2
+    world.provider.deadlines = {"h1": 400.0}
+    world.look()
+    assert world.placing.limits.per_host == 1
+
+
+def test_end_of_a_notice_says_what_was_left():
+    world = World("h1", "h2", tasks=("h1", "h2", "h2"))
+    world.load = ObservedLoad(files={FIRST: 20.0})
+    world.provider.deadlines = {"h1": 30.0}
+    world.look()
+    (message,) = world.reconciler.drain_messages()
+    assert message.endswith("1 state partition of 20 MB to move")
+    world.provider.deadlines = {}
+    world.provider.die("h1")
+    world.look()
+    world.look()
+    assert world.reconciler.drain_messages() == ["host h1 was taken away with 1 state partition of 20 MB left"]
+
+
+def test_only_host_with_a_deadline_drains_until_another_comes():
+    world = World("h1", tasks=("h1", "h1", "h1"))
+    world.provider.deadlines = {"h1": 100.0}
+    world.look()
+    assert world.state("h1") is HostState.DRAINING
+    world.driver.there["7"] = ("at h2", 1, 0, False)
+    world.hosts.lease("h2", SMALL)
+    for _ in range(3):
+        world.look()
+    assert world.state("h1") is HostState.RELEASING
+    assert set(world.placing.targets().values()) == {"h2"}
+
+
+def test_partitions_of_a_leaving_host_go_where_memory_has_room():
+    world = World("h1", "h2", "h3", tasks=("h1", "h2", "h2"))
+    weights = {SECOND: 1.0, THIRD: 1.0}
+    world.load = ObservedLoad(weights, state={FIRST: 100.0}, room={"h2": 500.0, "h3": 50.0})
+    world.reconciler.empty("h1")
+    assert world.placing.targets() == {FIRST: "h2"}
+
+
+def test_state_without_room_waits_for_a_host_that_comes():
+    world = World("h1", "h2", tasks=("h1", "h1", "h2"))
+    world.provider.room = 2
+    world.hosts.lease("h3", SMALL)
+    world.load = ObservedLoad(state={FIRST: 100.0, SECOND: 100.0}, room={"h2": 150.0})
+    for _ in range(2):
+        world.reconciler.empty("h1")
+        assert world.placing.targets() == {FIRST: "h2"}
+    world.hosts.release("h3")
+    world.reconciler.empty("h1")
+    assert world.placing.targets() == {FIRST: "h2", SECOND: "h2"}, "no other host will come"
 
 
 def test_a_host_keeps_its_executor_until_its_tasks_have_landed_elsewhere():

@@ -12,7 +12,8 @@ class FakeSession:
     """there: executors by id, each (address, slots, busy milliseconds, leaving). It is driver and allocation client in one.
 
     obliging: whether executors come as they are requested, up to that many in all. active: tasks under way, by executor.
-    says: what its cluster manager says of those that do not come. ended: why executors are gone, by id. application: its
+    says: what its cluster manager says of those that do not come. taken, protected: executors that
+    it takes away, and those that it is asked to leave. ended: why executors are gone, by id. application: its
     id. buried: earlier applications that were ended.
     """
 
@@ -23,6 +24,8 @@ class FakeSession:
     buried: list = field(default_factory=list)
     obliging: int = 0
     active: dict = field(default_factory=dict)
+    taken: dict = field(default_factory=dict)
+    protected: set = field(default_factory=set)
     says: PendingReason = field(default_factory=PendingReason)
     ended: dict = field(default_factory=dict)
     application: str = "app-1"
@@ -36,6 +39,12 @@ class FakeSession:
 
     def pending_reason(self):
         return self.says
+
+    def notices(self):
+        return self.taken
+
+    def protect(self, executors):
+        self.protected = set(executors)
 
     def ending(self, executor):
         return self.ended.get(executor, "")

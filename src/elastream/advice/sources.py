@@ -114,7 +114,6 @@ def _lz4_blocks(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def _snappy_blocks(file: IO[bytes]) -> Iterator[bytes]:
-    """Decompress blocks of snappy-java: a header of 16 bytes, then lengths and data."""
     codec = pa.Codec("snappy")
     file.read(16)
     while len(head := file.read(4)) == 4:

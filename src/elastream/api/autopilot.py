@@ -38,7 +38,7 @@ from elastream.settings import Address, AutopilotSettings, Seconds, keywords_of
 from elastream.spark.attach import AttachedPlant, Leasing, attach, executors_of, join
 from elastream.spark.hosts.hosts import unpriced
 from elastream.spark.jvm.capabilities import Capabilities, probe
-from elastream.spark.jvm.cluster_manager import pending_reason
+from elastream.spark.jvm.cluster_manager import cluster_watch, pending_reason
 from elastream.spark.jvm.driver_side import java_context
 from elastream.spark.jvm.executors import AllocationClient
 from elastream.spark.jvm.session import session_stopped
@@ -286,7 +286,8 @@ class Autopilot:
         asks = can.asks and self._settings.max_hosts is not None and self._cloud is None
         provider = cast(Provider, self._cloud) if can.leases and self._settings.max_hosts is not None else None
         assert can.driver is not None
-        client = AllocationClient(self._spark, executors_of(can, self._ids), pending_reason(self._spark))
+        executors = executors_of(can, self._ids)
+        client = AllocationClient(self._spark, executors, pending_reason(self._spark), cluster_watch(self._spark))
         if cloud is not None:
             provider = self._open_cloud(cloud, stack, client if can.asks else None, can.allowed)
         terms = None if provider is None else provider.terms

@@ -126,7 +126,6 @@ def repartition(
 
 
 def _link(source: str, target: str) -> None:
-    """Link state, which stores never change in place; copy the rest."""
     if f"{os.sep}state{os.sep}" in source and "_metadata" not in source:
         os.link(source, target)
     else:
@@ -165,7 +164,6 @@ def _digest(spark: "SparkSession", copy: Path, operator: int, store: str, batch:
 
 
 def _exchange(one: Path, other: Path) -> None:
-    """Exchange two folders in one step, if the file system can."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is None or rename(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE):
         reason = "this system has no renameat2" if rename is None else os.strerror(ctypes.get_errno())

@@ -72,8 +72,6 @@ class Declaration:
 
 
 class _Recorder:
-    """A launcher that records the first call of `run(...)` and ends the program."""
-
     declaration: Declaration | None = None
 
     def __call__(self, graph: "Graph", settings: "RunSettings") -> "RunResult":

@@ -30,6 +30,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+from elastream.clouds.notices import Notice, check_notices, noticed
 from elastream.clouds.provider import (
     HOST_TYPES,
     MIN_HEAP_MIB,
@@ -43,6 +44,7 @@ from elastream.clouds.provider import (
     Phase,
     Provider,
     ProviderOffer,
+    RunState,
     executor_memory,
 )
 from elastream.core.alarm import Alarms
@@ -188,7 +190,18 @@ class ExecutorProvider(Provider):
             if lost and self._total != self._allowed:
                 self._request()  # or Spark would start others in their place
             self._save()
-            return {name: self._status(host, registered, pending) for name, host in self._hosts.items()}
+            taken = self._allocator.notices()
+            statuses = {name: self._status(host, registered, pending) for name, host in self._hosts.items()}
+            return {
+                name: noticed(each, Notice(*taken[each.executor])) if each.executor in taken else each
+                for name, each in statuses.items()
+            }
+
+    def report(self, state: RunState) -> None:
+        with self._lock:
+            if self._allocator is not None:
+                holding = (self._hosts[name] for name in state.holding if name in self._hosts)
+                self._allocator.protect([each.executor for each in holding if each.executor is not None])
 
     def close(self) -> None:
         with self._lock:
@@ -211,7 +224,6 @@ class ExecutorProvider(Provider):
     # -- under the lock ------------------------------------------------------------------------------------------------
 
     def _bind_fresh(self, allocator: ExecutorAllocator, registered: Collection[str]) -> None:
-        """Bind new executors to the oldest requests; release or fence surplus ones."""
         bound = {host.executor for host in self._hosts.values()} | self._surplus | self._fenced.keys()
         fresh = [executor for executor in registered if executor not in bound]
         waiting = [host for host in self._hosts.values() if host.waits]
@@ -357,6 +369,7 @@ class ExecutorCloud(Cloud):
         driver_address: Address of the driver as executors see it; default: this machine's towards the cluster manager.
         shared: Executors see the run's folder and the program's modules under the same path. Otherwise those on other
             machines are refused.
+        notices: Path or URL that says when a host is taken away, with `{address}`.
 
     Raises:
         CloudError: An unknown type, or impossible numbers of hosts.
@@ -371,8 +384,10 @@ class ExecutorCloud(Cloud):
     driver_address: str = ""
     shared: bool = False
     settings: Mapping[str, str] = field(default_factory=dict)
+    notices: str = ""
 
     def __post_init__(self) -> None:
+        check_notices(self.notices)
         if self.min_hosts < 1:
             raise CloudError(f"min_hosts is {self.min_hosts}: a dataflow needs at least one host")
         if self.max_hosts < self.min_hosts:
@@ -463,6 +478,7 @@ def for_own_session(
         EXECUTOR_START_TIMEOUT_S,
         endpoint,
         f"each host is an executor of {cloud.title}: {kind.slots} tasks at a time, {kind.memory:.0f} MB",
+        notices=cloud.notices,
     )
     unusable_reason = (lambda address: "") if cloud.shared else functools.partial(_unreachable_reason, folder=folder)
     return ExecutorProvider(
@@ -492,7 +508,7 @@ def for_existing_session(cloud: ExecutorCloud, session: ExistingSession, folder:
             f"executors of this session run {session.executor_slots} tasks at a time, and host type {kind.name!r} says"
             f" {kind.slots}: spark.executor.cores and the host type must agree"
         )
-    terms = ProviderOffer((kind,), cloud.max_hosts, cloud.min_hosts, EXECUTOR_START_TIMEOUT_S)
+    terms = ProviderOffer((kind,), cloud.max_hosts, cloud.min_hosts, EXECUTOR_START_TIMEOUT_S, notices=cloud.notices)
     return ExecutorProvider(terms, session.allocator, allowed=session.allowed, ends_with_provider=True, folder=folder)
 
 

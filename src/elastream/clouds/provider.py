@@ -84,6 +84,7 @@ class HostStatus:
     executor: str = ""  # id of its executor, if known. Otherwise it is the one that registers from `address`.
     refused: bool = False  # refused for now, and waiting
     recalled: bool = False  # the owner wants the host back (see `RunState.kept`)
+    deadline: float | None = None  # epoch second at which a recalled host is taken away; None without one
     namespace: Path | None = None  # file of its network namespace on this machine, if any
 
     @property
@@ -139,6 +140,7 @@ class ProviderOffer:
     endpoint: ClusterEndpoint | None = None  # None if no session can use the hosts
     confinement: str = ""  # one sentence on how hosts are limited to their type
     link_rate: float = NAN  # capacity of a host's link (bytes/s); NaN if unlimited
+    notices: str = ""  # path or URL of each host's notice (`clouds.notices`); empty if none is read
 
 
 class Provider(ABC):
@@ -231,6 +233,12 @@ class ExecutorAllocator(Protocol):
 
     def ending(self, executor: str) -> str:
         """Return why a registered executor ended, or ""."""
+
+    def notices(self) -> Mapping[str, tuple[float, str]]:
+        """Return when (epoch seconds) and why the cluster manager takes executors away."""
+
+    def protect(self, executors: Collection[str]) -> None:
+        """Ask the cluster manager to leave these executors, and no others, where they are."""
 
     def release_leftovers(self, application: str) -> None:
         """Release what an earlier application left on the cluster; may take long."""

@@ -13,6 +13,7 @@ from elastream.control.scaling import ScalingLimits
 from elastream.core.action import Action, CancelDrain, DrainHost, LeaseHost, ReleaseHost, malformed
 from elastream.core.decision import Proposal, Unknown
 from elastream.core.hosts import HostState
+from elastream.core.memory import shortage
 from elastream.core.observation import Observation
 from elastream.core.plant import Plan
 from elastream.core.wording import at_most, counted
@@ -59,7 +60,7 @@ class _Plan:
         self.under_way = frozenset(under_way)
         self.granted: dict[Action, int] = {}
         self._by_key: dict[Hashable, list[Action]] = {}
-        self._leaving: set[str] = set()
+        self.leaving: set[str] = set()
         self._released: set[str] = set()
         self.leased: set[str] = set()
 
@@ -71,9 +72,9 @@ class _Plan:
             case LeaseHost(host):
                 self.leased.add(host)
             case DrainHost(host):
-                self._leaving.add(host)
+                self.leaving.add(host)
             case ReleaseHost(host):
-                self._leaving.add(host)
+                self.leaving.add(host)
                 self._released.add(host)
 
     def contradicted_by(self, action: Action) -> Action | None:
@@ -87,7 +88,7 @@ class _Plan:
 
     def takes_tasks(self, host: str) -> bool:
         running = self.state(host) is HostState.RUNNING
-        return host not in self._leaving and (running or CancelDrain(host) in self.granted)
+        return host not in self.leaving and (running or CancelDrain(host) in self.granted)
 
     def will_take_tasks(self, host: str) -> bool:
         coming = self.state(host) in (HostState.REQUESTED, HostState.STARTING)
@@ -187,6 +188,13 @@ def out_of_bounds(action: Action, plan: _Plan) -> str:
     return ""
 
 
+def short_of_memory(action: Action, plan: _Plan) -> str:
+    """Refuse to remove a host whose state would not fit on those that remain."""
+    if not isinstance(action, DrainHost | ReleaseHost) or plan.state(action.host) is not HostState.RUNNING:
+        return ""
+    return "" if DrainHost(action.host) in plan.granted else shortage(plan.observation, {action.host, *plan.leaving})
+
+
 def limited(action: Action, plan: _Plan) -> str:
     return plan.limits.refusal(action, plan.observation, tuple(plan.granted)) if plan.limits.rules.set else ""
 
@@ -201,6 +209,7 @@ RULES: Sequence[Callable[[Action, _Plan], str]] = (
     batch_stalled,
     pinned,
     out_of_bounds,
+    short_of_memory,
     limited,
 )
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from elastream.control.arbitration import BackOff, MissingMetrics, arbitrate, bound_remark, check_plan, lateness_remark
 from elastream.control.extension import LoopExtension
+from elastream.control.growth import GrowthForecast
 from elastream.control.journal import UNWRITTEN_REASON, ActionState, Entry, Journal, JournalWriter
 from elastream.control.rollback import RollBack
 from elastream.control.scaling import Scaling
@@ -103,7 +104,7 @@ class Loop:
         self._limit = math.inf if limit is None else limit
         self._to_the_limit = to_the_limit
         self._header = header or describe_run(plant.context, policy=policy.name, plant="simulated", started=0.0)
-        self._extensions = tuple(extensions)
+        self._extensions = (GrowthForecast(), *extensions)
         self._facts = facts
         self._with_figures = figures
         self._stopped = ""
@@ -210,7 +211,6 @@ class Loop:
         return not self._to_the_limit and self._plant.finished
 
     def _next(self, due: float, every: float, what: str) -> float:
-        """Return the next multiple of `every` after `due`; note missed ones."""
         ahead = max(1, math.ceil((self._clock.now() - due) / every - ROUNDING))
         if ahead > 1:
             self._notes.append(f"{counted(ahead - 1, what)} skipped: the last took too long")
@@ -375,7 +375,6 @@ class Loop:
         return replace(observation, context=context), [f"lease of {name}: {refusals[name]}" for name in sorted(scarce)]
 
     def _plan_of_policy(self, observation: Observation) -> Plan:
-        """Return the policy's plan, or on failure an empty one with its old memory."""
         source = f"policy {self._policy.name}"
         try:
             plan = check_plan(self._policy.plan(observation, self._memory))
@@ -394,7 +393,6 @@ class Loop:
         return plan
 
     def _apply_all(self, granted: Sequence[Proposal]) -> tuple[Outcome, ...]:
-        """Apply all in order; the switches form one composition, at the first."""
         switches = [each for each in granted if isinstance(each.action, Switch)]
         outcomes: list[Outcome] = []
         for proposal in granted:

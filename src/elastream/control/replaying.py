@@ -29,8 +29,6 @@ def guarding_again(
 
 
 class _Versions(GuardLog):
-    """Recorded versions, each from its first time in force."""
-
     def __init__(
         self, recording: Recording, versions: Sequence[GuardVersion], now: Callable[[], float], origin: float
     ) -> None:
@@ -50,8 +48,6 @@ class _Versions(GuardLog):
 
 
 class _Signals:
-    """Recorded signals of the time, without system signals."""
-
     def __init__(self, recording: Recording, about: Subject, now: Callable[[], float], origin: float) -> None:
         system = {signal.name for signal in system_signals(about)} - about.signals.keys()
         self._now, self._origin = now, origin

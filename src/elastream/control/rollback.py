@@ -180,7 +180,6 @@ class UsualError:
 
 
 def _worse(value: float, expected: float, usual: float) -> bool:
-    """Return True if `value` is above `expected` beyond the usual error; False if unknown."""
     return value > 0 and expected > 0 and math.log(value / expected) > usual
 
 

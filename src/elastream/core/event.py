@@ -26,6 +26,8 @@ class Reason(StrEnum):
     METRICS_MISSING = "MetricsMissing"
     # a host failed, or never came
     HOST_LOST = "HostLost"
+    # a host is taken away, or its owner wants it back
+    HOST_RECALLED = "HostRecalled"
     # the provider refuses a request for now
     HOST_REFUSED = "HostRefused"
     # alternates, branches or key tables changed
@@ -50,6 +52,7 @@ WARNINGS = frozenset(
         Reason.ROLLED_BACK,
         Reason.METRICS_MISSING,
         Reason.HOST_LOST,
+        Reason.HOST_RECALLED,
         Reason.HOST_REFUSED,
         Reason.ALARM_RAISED,
         Reason.FAULT,

@@ -142,6 +142,36 @@ class Metric(StrEnum):
         Quantity.FRACTION,
         "Size of the newest checkpoint's changes over the size of the whole state.",
     )
+    STATE_ROWS = ("state_rows", Quantity.RECORDS, "Rows of state of an operator or a task.")
+    STATE_HEAP = (
+        "state_heap",
+        Quantity.MEGABYTES,
+        "State of an operator in executors' heap.",
+    )
+    STATE_OFF_HEAP = (
+        "state_off_heap",
+        Quantity.MEGABYTES,
+        "State of an operator outside the heap: memtables, block cache and index of RocksDB.",
+    )
+    HEAP = (
+        "heap",
+        Quantity.MEGABYTES,
+        "Java heap in use on a host, the least of two minutes, so with little garbage.",
+    )
+    HEAP_LIMIT = ("heap_limit", Quantity.MEGABYTES, "Most heap that a host's executor may take.")
+    OFF_HEAP = ("off_heap", Quantity.MEGABYTES, "Memory of a host's JVM outside its heap, without RocksDB.")
+    PYTHON_MEMORY = ("python_memory", Quantity.MEGABYTES, "Memory of a host's Python workers.")
+    MEMORY_LIMIT = (
+        "memory_limit",
+        Quantity.MEGABYTES,
+        "Memory above which a host's executor is killed.",
+    )
+    GC_TIME = ("gc_time", Quantity.FRACTION, "Share of time in which a host's JVM collects garbage.")
+    WATERMARK_LAG = (
+        "watermark_lag",
+        Quantity.SECONDS,
+        "Time by which a watermark trails the clock; of several, the longest.",
+    )
     COPIES_MEMORY = ("copies_memory", Quantity.MEGABYTES, "Memory of standby replicas on a host.")
     STANDBY_LAG = ("standby_lag", Quantity.COUNT, "Checkpoints that the standby replica next in line for a task lacks.")
     COST = ("cost", Quantity.MONEY, "Money paid for hosts since the start.")

@@ -55,6 +55,11 @@ class Condition(StrEnum):
     COMPOSITION_CHANGED = "alternates, branches or key tables have changed while it ran"
     ON_ERROR = "an `on_error` other than `fail` is set"
     STANDBY = "copies of state are kept (`replicas`)"
+    STATE_COMMITTED = "a batch is committed"
+    HEARTBEAT = "a heartbeat has come"
+    LIMITED = "something limits it"
+    WATERMARK = "a query has a watermark"
+    SNAPSHOTS_COUNTED = "RocksDB counts them"
     STATE_CHANGELOG = "its state store writes changes, in files that the driver can list"
 
     def holds(self, layout: Layout, target_latency: float | None, operator: Operator | None = None) -> bool | None:
@@ -159,6 +164,8 @@ WORKING = TRANSFORM | KEYED
 READING = EVERY - {Kind.SINK}
 FED = EVERY - SOURCE
 
+_BY_STORE = "as its stores report"
+_HEARTBEAT = "newest heartbeat"
 _METER = "meter in the Python stage"
 _OWN = "meter in the Python stage, of its function alone, in the last batches in which it ran"
 _METER_AND_REST = "meter, and an equal part of what hosts use and no meter saw"
@@ -438,6 +445,19 @@ PROMISES: Mapping[Metric, tuple[Promise, ...]] = {
             SPARK, "files of changes of the newest committed batch over `state_size`", KEYED, Condition.STATE_CHANGELOG
         ),
     ),
+    Metric.STATE_ROWS: (
+        _operator(SPARK, _BY_STORE, KEYED, Condition.STATE_COMMITTED),
+        _task(SPARK, "newest snapshot", EVERY, Condition.SNAPSHOTS_COUNTED),
+    ),
+    Metric.STATE_HEAP: (_operator(SPARK, _BY_STORE, KEYED, Condition.STATE_COMMITTED),),
+    Metric.STATE_OFF_HEAP: (_operator(SPARK, _BY_STORE, KEYED, Condition.STATE_COMMITTED),),
+    Metric.HEAP: (_host(SPARK, "heartbeats since it last got a task", EVERY, Condition.HEARTBEAT),),
+    Metric.HEAP_LIMIT: (_host(SPARK, "`spark.executor.memory`", EVERY, Condition.HOST_UP),),
+    Metric.OFF_HEAP: (_host(SPARK, _HEARTBEAT, EVERY, Condition.HEARTBEAT),),
+    Metric.PYTHON_MEMORY: (_host(SPARK, "set sizes in `/proc`", EVERY, Condition.PROBED),),
+    Metric.MEMORY_LIMIT: (_host(SPARK, "`memory.max`, or executor memory and overhead", EVERY, Condition.LIMITED),),
+    Metric.GC_TIME: (_host(SPARK, "last two heartbeats", EVERY, Condition.HEARTBEAT),),
+    Metric.WATERMARK_LAG: (_application(SPARK, "start of a batch less its watermark", EVERY, Condition.WATERMARK),),
     Metric.COPIES_MEMORY: (_host(SPARK, "as its executor reports", EVERY, Condition.STANDBY),),
     Metric.STANDBY_LAG: (
         _task(SPARK, "committed batches that the copy furthest ahead has not replayed", EVERY, Condition.STANDBY),

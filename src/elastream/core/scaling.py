@@ -197,9 +197,11 @@ FACTORS = ("max_scale_up", "max_scale_down", "tolerance")
 COUNTS = ("min_hosts", "max_hosts")
 # A refusal by a rule begins with its name.
 RULE_NAMES = (*DURATIONS, *FACTORS, "excluded_periods", *COUNTS, "budget")
+# Limits that are no setting are named in the same way.
+LIMIT_NAMES = (*RULE_NAMES, "memory")
 NO_RULES = ScalingRules()
 
 
 def rule_of(refusal: str) -> str:
     name, colon, _ = refusal.partition(": ")
-    return name if colon and name in RULE_NAMES else ""
+    return name if colon and name in LIMIT_NAMES else ""

@@ -159,7 +159,6 @@ def lay_out(graph: Graph, *, chained: bool = True) -> Layout:
 
 
 def _upstream_first(segments: list[Segment], segment_of: Mapping[str, str]) -> tuple[Segment, ...]:
-    """Return `segments` in topological order; those in a circle last, in their order."""
     left, ordered = list(segments), list[Segment]()
     while left:
         waiting = {segment.name for segment in left}

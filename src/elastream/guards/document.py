@@ -238,7 +238,6 @@ def _checked(file: Located, loc: Loc, check: Callable[[str], Node], text: str) -
 
 
 def _position(file: Located, loc: Loc, line: int, column: int) -> tuple[int, int]:
-    """Return line and column, from 1, of a position at `loc`."""
     node: Any = file.data
     for step in loc[:-1]:
         node = node[step]
@@ -260,7 +259,6 @@ def _position(file: Located, loc: Loc, line: int, column: int) -> tuple[int, int
 
 
 def _folded(rows: list[str], row: int, start: int, column: int) -> tuple[int, int]:
-    """Return row and column of character `column` of a folded text."""
     while column > (length := len(rows[row].rstrip()) - start) + 1 and row + 1 < len(rows):
         column -= length + 1
         row += 1

@@ -200,7 +200,6 @@ def _in_order(texts: Sequence[str]) -> list[datetime]:
 
 
 def _irregularity(moments: Sequence[datetime]) -> int:
-    """Return how often times in one order are not one interval apart."""
     if len({moment.tzinfo is None for moment in moments}) > 1:
         return 0
     different = list(dict.fromkeys(moments))

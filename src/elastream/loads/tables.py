@@ -111,7 +111,6 @@ def _lines_of(file: Path) -> tuple[str, list[Row]]:
 
 
 def _decoded(data: gzip.GzipFile | io.BufferedReader) -> TextIO:
-    """Return the text of `data`: UTF-8, or UTF-16 with the mark of spreadsheets."""
     mark = data.read(2)
     data.seek(0)
     encoding = "utf-16" if mark in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"

@@ -84,6 +84,8 @@ class EventBook:
                     "",
                     f"a request for {lease.host} ({lease.type.name}) is refused for now: {lease.note}",
                 )
+            elif lease.note and lease.there:
+                yield Reason.HOST_RECALLED, lease.host, f"host {lease.host}: {lease.note}"
         alarms = {alarm.source: alarm.said for alarm in observation.alarms}
         for source in alarms.keys() - self._alarms.keys():
             yield Reason.ALARM_RAISED, source, alarms[source]

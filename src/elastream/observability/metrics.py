@@ -17,7 +17,7 @@ from elastream.core.latency import share_within
 from elastream.core.metrics import Metric, Rows
 from elastream.core.observation import Observation
 from elastream.core.promises import PROMISES
-from elastream.core.scaling import RULE_NAMES, rule_of
+from elastream.core.scaling import LIMIT_NAMES, rule_of
 from elastream.errors import needed_by
 from elastream.observability.events import EventBook
 from elastream.policies.savings import Savings
@@ -112,7 +112,7 @@ class PrometheusObserver:
         self._durations: dict[str, _Buckets] = {}
         self._latencies: dict[str, _Buckets] = {}
         self._actions: Counter[tuple[str, ...]] = Counter()
-        self._refusals: Counter[tuple[str, ...]] = Counter({(rule,): 0 for rule in (*RULE_NAMES, "none")})
+        self._refusals: Counter[tuple[str, ...]] = Counter({(rule,): 0 for rule in (*LIMIT_NAMES, "none")})
         # Series that begin at 0: of one that begins at 1, Prometheus sees no increase.
         self._errors: Counter[tuple[str, ...]] = Counter({("controller",): 0, ("plant",): 0})
         self._events: Counter[tuple[str, ...]] = Counter(

@@ -453,7 +453,6 @@ def _speed(recording: "Recording", host: str, nominal: float) -> Floats:
 
 
 def _summed(columns: Iterable[Floats]) -> Floats:
-    """Return the sum of the known columns; NaN where none is known."""
     total: Floats | float = np.nan
     for column in columns:
         total = np.where(np.isnan(total), column, total + np.nan_to_num(column))

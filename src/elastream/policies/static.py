@@ -175,7 +175,6 @@ def filling(observation: Observation) -> list[Action]:
 
 
 def _work(observation: Observation) -> Mapping[str, float]:
-    """Return each operator's work: declared, else measured, else in equal shares."""
     graph = observation.context.graph
     try:
         rates = {source.name: 1.0 for source in graph.sources}

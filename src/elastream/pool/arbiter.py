@@ -222,7 +222,6 @@ def _implausible_reason(claim: Claim) -> str:
 
 
 def _state_tables(state: Arbiter, keys: Mapping[str, str]) -> dict[str, Mapping[str, Any]]:
-    """Return what must survive the process; members repeat requests within a second."""
     return {
         "hosts": {name: record for name, record in state.hosts.items() if record.tenure is not Tenure.IDLE},
         "regions": state.regions,

@@ -166,7 +166,6 @@ class RemotePath:
 
     @property
     def _reached(self) -> str:
-        """Its address after `viewfs` links."""
         return resolved(self.address, os.environ.get(FILES_REACHED_BY, "{}"))
 
     @property
@@ -209,7 +208,6 @@ def path_of(path: str | os.PathLike[str] | RemotePath) -> AnyPath:
 
 
 def _address(text: str) -> str | None:
-    """Return the normalised address; None for a path of this machine."""
     match = ADDRESS.fullmatch(text)
     if match is None or match[1] in MINE:
         return None
@@ -306,7 +304,6 @@ def _entry(about: Mapping[str, Any]) -> FolderEntry:
 
 @contextlib.contextmanager
 def _os_errors(place: RemotePath) -> Iterator[None]:
-    """Turn any client error into an OSError that names the path."""
     try:
         yield
     except (FileNotFoundError, FileExistsError, EnvironmentProblem):

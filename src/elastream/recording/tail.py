@@ -81,12 +81,10 @@ class Tail:
             self._done |= set(list(self._parts())[:1])  # the file that was read here
 
     def _parts(self) -> dict[str, Path]:
-        """Return the earlier parts that have not been read, oldest first."""
         parts = {part.name.removesuffix(".gz"): part for part in files_of(self._file)[:-1]}
         return {name: part for name, part in parts.items() if name not in self._done}
 
     def _begin(self) -> bool:
-        """Open what is to be read next; return False if there is nothing."""
         while self._stream is None and self._part is None:
             for name, part in self._parts().items():
                 self._done.add(name)

@@ -108,7 +108,6 @@ def _y(value: float, top: float) -> float:
 
 
 def _line(times: Floats, values: Floats, colour: str, end: float, top: float) -> str:
-    """Return a curve, interrupted at unknown values."""
     path, pen = [], "M"
     for time, value in zip(*thinned(times, values, POINTS), strict=True):
         if math.isnan(value):

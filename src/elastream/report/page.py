@@ -290,7 +290,6 @@ def _mean(values: Floats) -> float:
 
 
 def _facts(recording: Recording) -> list[tuple[str, str]]:
-    """Return (name, value) of the environment, the host types, and the plant's facts."""
     header, ending = recording.header, recording.ending
     rows = [("plant", "simulated" if header.plant == "simulated" else f"{header.plant}, real"), ("policy", header.policy)]
     rows += [(str(key), str(value)) for key, value in header.environment.items()]

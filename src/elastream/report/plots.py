@@ -166,7 +166,6 @@ def _axis_ticks(plot: Plot, axis: int) -> list[Tick]:
 
 
 def _ticks(low: float, high: float, most: int) -> list[Tick]:
-    """Return round numbers at equal distances that span `low` to `high`."""
     high = high if high > low else low + 1.0
     raw = (high - low) / most
     size = 10.0 ** math.floor(math.log10(raw))
@@ -183,7 +182,6 @@ def _number(value: float) -> str:
 
 
 def _time_ticks(low: float, high: float, plot: Plot) -> list[Tick]:
-    """Return round times; on the load's own clock these are round there."""
     unit, zero = TIME_UNITS[plot.x], plot.begins or 0.0
     begin, end = low * unit + zero, high * unit + zero
     raw = (end - begin) / MAX_TICKS
@@ -254,7 +252,6 @@ Point: TypeAlias = tuple[int, int]
 
 
 def _known_parts(times: Floats, values: Floats, scale: _Scale, ticks: Sequence[Tick]) -> Iterable[list[Point]]:
-    """Yield the points of each part of a curve without a gap."""
     part: list[Point] = []
     for time, value in zip(times.tolist(), values.tolist(), strict=True):
         if not math.isnan(value):

@@ -126,7 +126,6 @@ def _parts(ring: Ring, host: str) -> tuple[tuple[float, float], ...]:
 
 
 def _keepers(replicas: Replicas, partitions: Sequence[int]) -> tuple[str, ...]:
-    """Return hosts with standby replicas, most first."""
     chosen = set(partitions)
     counts = {host: len(chosen.intersection(numbers)) for host, numbers in replicas.items()}
     return tuple(sorted((host for host in counts if counts[host]), key=lambda host: (-counts[host], host)))

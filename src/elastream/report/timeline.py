@@ -13,9 +13,21 @@ from elastream.core.hosts import HostState, Lease
 from elastream.core.metrics import Metric
 from elastream.core.wording import clock, quantities
 from elastream.recording.recorder import Recording
+from elastream.recording.series import Columns
 from elastream.report.plots import COLOURS, Curve, Plot
 from elastream.report.rings import ring_plot, rings_over_time
 
+STATE_CURVES = {
+    "in heaps": Metric.STATE_HEAP,
+    "outside": Metric.STATE_OFF_HEAP,
+    "in the checkpoint": Metric.STATE_SIZE,
+}
+# Figure of hosts and the metric that limits it; None for a share.
+LIMITED = {
+    "heap": (Metric.HEAP, Metric.HEAP_LIMIT),
+    "memory": (Metric.MEMORY, Metric.MEMORY_LIMIT),
+    "garbage collection": (Metric.GC_TIME, None),
+}
 # Most marks in a lane; of more, every n-th is shown.
 MARKS = 250
 # Most letters of a mark's text.
@@ -124,12 +136,41 @@ def _panels(recording: Recording, end: float) -> Iterator[Plot]:
     )
     yield _plot("Hosts", hosts)
     yield _plot("Cost so far", (Curve("paid", times, recording.cost(), 3, steps=True),))
+    yield _plot("Fullest executor, share of its limit", tuple(_fullness(recording)))
+    state = [
+        Curve(name, times, _over(recording.series.operators, recording.series.operators.rows, metric, len(times)), number)
+        for number, (name, metric) in enumerate(STATE_CURVES.items())
+    ]
+    yield _plot("State, MB", tuple(line for line in state if _any_known(line.y)))
+    yield _plot("Watermark behind, s", (Curve("watermark", times, of(Metric.WATERMARK_LAG), 5),))
     behind = recording.series.behind
     copies = [
         Curve(name, times, behind.column(name, Metric.STANDBY_LAG.value, len(times)), number, steps=True)
         for number, name in enumerate(behind.rows)
     ]
     yield _plot("Copies of state behind, checkpoints", tuple(copies))
+
+
+def _fullness(recording: Recording) -> Iterator[Curve]:
+    hosts, times = recording.series.hosts, recording.times
+    for number, (name, (used, limit)) in enumerate(LIMITED.items()):
+        shares = [
+            hosts.column(host, used, len(times)) / (1.0 if limit is None else hosts.column(host, limit, len(times)))
+            for host in hosts.rows
+        ]
+        if shares and _any_known(highest := np.fmax.reduce(shares)):
+            yield Curve(name, times, highest, number)
+
+
+def _over(columns: Columns, rows: Iterable[str], metric: Metric, count: int) -> Floats:
+    """Return the sum of the known values of `rows`; NaN where none is known."""
+    known = np.zeros(count, dtype=bool)
+    total = np.zeros(count)
+    for row in rows:
+        values = columns.column(row, metric, count)
+        known |= ~np.isnan(values)
+        total += np.nan_to_num(values)
+    return np.where(known, total, np.nan)
 
 
 def _expected(recording: Recording, end: float) -> Iterator[Curve]:

@@ -373,7 +373,6 @@ def _share_by_requests(ledger: Ledger) -> None:
 
 
 def _end_leases(ledger: Ledger) -> None:
-    """End leases of free machines shortly before their paid unit ends."""
     for host in [host for host in ledger.unsettled if ledger.hosts[host].tenure is Tenure.FREE]:
         paid = ledger.leases.get(host)
         if paid is not None and not ledger.hosts[host].region and paid.lease.remaining(ledger.now) <= ledger.rules.linger:
@@ -470,7 +469,6 @@ def _apply_claim(ledger: Ledger, claim: Claim) -> bool:
 
 
 def _open_requests(ledger: Ledger, claim: Claim) -> list[str]:
-    """Return requested kinds, less those of unseen grants."""
     asks = list(claim.asks)
     for host in ledger.owned(claim.application) if asks else ():
         if ledger.hosts[host].term > claim.seen and ledger.hosts[host].kind in asks:
@@ -583,7 +581,6 @@ class _Demand:
         return self.ledger.add(region, self.kind)
 
     def _giver(self, pressing: bool) -> str:
-        """Return the latest host of the application furthest above its due."""
         now, rules, best = self.ledger.now, self.ledger.rules, (0, 0.0, "")
         for owner, hosts in self.mine.items():
             excess = len(hosts) - self.due[owner]

@@ -140,7 +140,6 @@ def _close(table: Floats, marks: NDArray[np.int64], state: Floats, spent: Floats
 
 @njit(cache=True)
 def _learn(marks: NDArray[np.int64], state: Floats, remembered: Floats, batch_seconds: float) -> None:
-    """Report the last batch to the governor, as Elastream's sources do."""
     if marks[MEMORY_SIZE] == -2 or state[PLANNED] <= 0.0:
         return
     records, seconds = max(1.0, np.round(state[PLANNED])), state[FREE] - state[SINCE]

@@ -259,7 +259,6 @@ class FusedNetwork:
         return mixed
 
     def _turn(self) -> None:
-        """Let each query adopt the newest composition that no older records precede."""
         if self.settings.consistency is Consistency.DRAIN:
             between = any(flow.times.size for flows in self.flows.values() for _, flow in flows)
             under_way = between or any(

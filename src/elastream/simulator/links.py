@@ -67,7 +67,6 @@ class Delays:
 
 
 def _by_region(shares: Mapping[str, Floats], edges: Sequence[Edge], pool: SimulatedHosts) -> list[tuple[float, float]]:
-    """Return (latency, link seconds a byte) of each edge, with links by region."""
     region = pool.region[: len(pool)]
     latency, per_byte = pool.between_regions()
     count = len(latency)

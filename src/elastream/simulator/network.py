@@ -196,7 +196,6 @@ class QueueNetwork:
         return True
 
     def _drain(self, now: float) -> None:
-        """Once nothing is under way, adopt the newest composition and release held items."""
         if any(station.unfinished for station in self.stations):
             return
         for segment in self.layout.segments:

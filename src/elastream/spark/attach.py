@@ -21,7 +21,7 @@ from elastream.spark.hosts.first_hosts import take_over
 from elastream.spark.hosts.hosts import Hosts, unpriced
 from elastream.spark.hosts.warmup import warm_up
 from elastream.spark.jvm.capabilities import Capabilities
-from elastream.spark.jvm.cluster_manager import pending_reason
+from elastream.spark.jvm.cluster_manager import cluster_watch, pending_reason
 from elastream.spark.jvm.driver_side import java_context
 from elastream.spark.jvm.executors import AllocationClient, Executors
 from elastream.spark.jvm.session import secret_of, session_stopped
@@ -109,7 +109,7 @@ def attach(  # noqa: C901
     max_hosts = min(max_hosts, can.limit.executors)
     clock = RunClock()
     alarms = Alarms(clock.now)
-    client = client or AllocationClient(spark, executors_of(can, chosen), pending_reason(spark))
+    client = client or AllocationClient(spark, executors_of(can, chosen), pending_reason(spark), cluster_watch(spark))
     offer = ProviderOffer(tuple(kinds), max_hosts, patience=EXECUTOR_START_TIMEOUT_S)
     session = provider if isinstance(provider, ExecutorProvider) else ExecutorProvider(offer, client, allowed=can.allowed)
 
@@ -137,7 +137,11 @@ def attach(  # noqa: C901
     original = sum(lease.state in ACTIVE_STATES for lease in hosts.active.values())
     placing = Placing({}, clock.now, InMemoryPlan(), limits=MIGRATIONS, alarms=alarms)
     registry = standby_registry(spark) if settings.replicas else None
-    instruments = QueryAccess(spark, driver, placing, can.task_loads, traffic, recovery=can.recovery, copies=registry)
+    if can.memory is not None:
+        can.memory.start()
+    instruments = QueryAccess(
+        spark, driver, placing, can.task_loads, traffic, recovery=can.recovery, memory=can.memory, copies=registry
+    )
     leasable = tuple(kinds) if leasing.asks or provider is not None else ()
     terms = ProviderOffer(leasable, max_hosts, min(settings.min_hosts, can.limit.executors))
     limits = PlantLimits(terms, settings.latency, observe_only, LOOK_SHARE_CORES, settings.replicas, limit)

@@ -26,6 +26,7 @@ from elastream.core.action import (
 from elastream.core.alarm import Alarms
 from elastream.core.frames import Frame, whole_batches
 from elastream.core.hosts import HostState, Lease
+from elastream.core.memory import room_by_host
 from elastream.core.metrics import Metric
 from elastream.core.observation import UNMEASURED, Context, Leases, MicroBatch, Observation, Sample
 from elastream.core.ring import Ring
@@ -40,7 +41,8 @@ from elastream.spark.queries.query import Query, QueryAccess
 from elastream.spark.queries.watched import SessionQueries
 from elastream.spark.reconciler import ObservedLoad, Reconciler
 from elastream.spark.standby import WarmStandby
-from elastream.spark.telemetry.frames import HostCpuUsage, busy_cores, cores_used, seconds_waiting, task_frame
+from elastream.spark.telemetry.frames import HostCpuUsage, busy_cores, cores_used, known_sizes, seconds_waiting, task_frame
+from elastream.spark.telemetry.host_memory import HostMemory
 from elastream.spark.telemetry.links import LinkProbes
 from elastream.spark.telemetry.speeds import HostSpeed
 
@@ -135,7 +137,7 @@ class SparkPlant(Generic[Q]):
         )
         self._types = {type.name: type for type in limits.terms.types}
         self._host_actions = HostActions(hosts, self._types, limits.terms.max_hosts, self.reconciler.empty)
-        self._watch = HostCpuUsage()
+        self._watch, self._memory = HostCpuUsage(), HostMemory(instruments.memory, instruments.speeds)
         self._load = ObservedLoad()
         self._history: list[Sample] = []
         self._last: Observation | None = None
@@ -240,13 +242,16 @@ class SparkPlant(Generic[Q]):
 
     def incidents(self) -> Sequence[str]:
         """Return the losses of executors and the failures of queries since the last call."""
-        return (*(() if self.failover is None else self.failover.drain_messages()), *self.queries.incidents())
+        losses = () if self.failover is None else self.failover.drain_messages()
+        return (*self.reconciler.drain_messages(), *losses, *self.queries.incidents())
 
     def stop_acting(self) -> None:
         """Stop applying actions, moving partitions and stepping hosts. Every end begins with it."""
         self._closing.set()
         self.clock.wake()
         self.reconciler.close()
+        if self.instruments.memory is not None:
+            self.instruments.memory.close()
         if self._links is not None:
             self._links.close()
 
@@ -318,7 +323,15 @@ class SparkPlant(Generic[Q]):
         loads = {name: each for query in live for name, each in query.loads(wall).items()}
         observation = self._build(now, wall, live, loads, batches)
         critical = is_critical(observation.application, self._limits.target_latency)
-        self._load = ObservedLoad(busy_cores(observation.tasks), observation.capacities, critical)
+        room, state = room_by_host(observation)
+        self._load = ObservedLoad(
+            busy_cores(observation.tasks),
+            observation.capacities,
+            critical,
+            dict(zip(observation.tasks.tasks, state.tolist(), strict=True)),
+            room,
+            known_sizes(observation.tasks),
+        )
         self._history = [*self._history[-HISTORY_LENGTH + 1 :], Sample(now, observation.operators)]
         return observation
 
@@ -335,7 +348,8 @@ class SparkPlant(Generic[Q]):
         speeds: Mapping[str, HostSpeed] = {} if probes is None else probes.look(host_of, leases, now)
         measured, copies = self._measured(leases), self.standby.memory()
         span = whole_batches([[batch.end for batch in query.batches] for query in live], wall)
-        hosts = self._watch.frame(leases, placements, links, self.hosts.use, measured, now, speeds, copies, span)
+        memory = self._memory.columns(host_of, placements, wall)
+        hosts = self._watch.frame(leases, placements, links, self.hosts.use, measured, now, speeds, copies, span, memory)
         used = cores_used(hosts, {name: leases[name] for name in working}, self.hosts.compiling)
         operators = self.queries.operators(wall, loads, leases.usable_cores[0], used)
         behind = seconds_waiting(context.graph, operators)

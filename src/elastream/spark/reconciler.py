@@ -5,9 +5,11 @@ polls once a second, or less often if that would take more than POLL_SHARE cores
 """
 
 import logging
+import math
 import threading
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,9 +20,10 @@ from elastream.core.action import Outcome, ReleaseHost
 from elastream.core.alarm import AlarmedThread, Alarms
 from elastream.core.hosts import HostState
 from elastream.core.task_id import TaskId
+from elastream.core.wording import counted
 from elastream.errors import ElastreamError, in_one_line
 from elastream.spark.failover import FailoverPlan
-from elastream.spark.hosts.hosts import Hosts
+from elastream.spark.hosts.hosts import DEADLINE_MARGIN_S, Hosts
 from elastream.spark.jvm.driver_side import RunningQuery, running_queries
 from elastream.spark.jvm.session import session_stopped
 from elastream.spark.placement.placing import Rings
@@ -39,6 +42,8 @@ STEP_S, LONG_STEP_S, RECENT_S = 0.05, 1.0, 10.0
 HOST_STEP_S, CALM_S = 0.25, 1.0
 # Cores for polling while nothing moves: one fifth of Autopilot's bar.
 POLL_SHARE = 0.01
+# Priority of migrations off a host that is taken away, above any load.
+URGENT = 1e6
 # Load of a task whose load is unknown: such tasks are spread by their number.
 UNKNOWN_LOAD = 1e-9
 # Committed batches that a replica may lack and still make a move cheap. Spark's snapshots are as many apart
@@ -72,6 +77,9 @@ class ObservedLoad:
     weights: Mapping[TaskId, float] = field(default_factory=dict)
     capacities: Mapping[str, float] = field(default_factory=dict)  # cores of speed 1 by host
     critical: bool = False  # True if the service level is missed
+    state: Mapping[TaskId, float] = field(default_factory=dict)  # MB that a task's state takes in memory
+    room: Mapping[str, float] = field(default_factory=dict)  # MB of state that a host may take; absent if unknown
+    files: Mapping[TaskId, float] = field(default_factory=dict)  # MB that a move of a task loads
 
 
 class BatchBarrier:
@@ -112,10 +120,14 @@ class Reconciler:
         self._failover, self._standby, self._clock, self._alarms = failover, standby, clock, alarms
         self._release: Callable[[ReleaseHost], Outcome]
         self._load: Callable[[], ObservedLoad] = ObservedLoad
-        self._placing.benefit = self._load_of
+        self._placing.benefit = self._benefit_of
         if standby is not None:
             self._placing.replica_hosts = partial(standby.replica_hosts, NEAR_BATCHES)
         self._ended: dict[str, int] = {}
+        self._deadlines: Mapping[str, float] = {}
+        self._usual_limits, self._round_s = self._placing.limits, 0.0
+        self._held: dict[str, list[TaskId]] = {}  # by host with a deadline
+        self._messages: deque[str] = deque(maxlen=100)
         self._barrier, self._acts = BatchBarrier(), False
         self._last_end, self._next_look, self._faults = -RECENT_S, 0.0, 0
         self._closing, self._woken = threading.Event(), threading.Event()
@@ -161,10 +173,15 @@ class Reconciler:
         self._rings.leave(host)
         placements, leases = self.placements(), self._hosts.active
         others = [name for name in self._hosts.usable if name != host and self._hosts.foreign_share(name) < 1]
-        leaving = sorted((t for t, where in placements.items() if where == host), key=lambda t: (-self._load_of(t), t))
+        leaving = sorted((t for t, where in placements.items() if where == host), key=self._order_of_leaving(host))
         if not others or not leaving:
             return
-        capacities = self._load().capacities
+        capacities, state = self._load().capacities, self._load().state
+        room = {name: self._load().room.get(name, math.inf) for name in others}
+        for task, to in self._placing.targets().items():
+            if to in room:
+                room[to] -= state.get(task, 0.0)  # the observation may be older than the migration
+        coming = any(lease.state in (HostState.REQUESTED, HostState.STARTING) for lease in leases.values())
         power = {name: capacities.get(name, leases[name].type.cores * leases[name].type.speed) for name in others}
         load = dict.fromkeys(others, 0.0)
         for task, where in placements.items():
@@ -173,14 +190,32 @@ class Reconciler:
         targets: dict[TaskId, str] = {}
         for task in leaving:
             weight, owner = self._load_of(task) or UNKNOWN_LOAD, self._rings.owner(task)
-            emptiest = min(others, key=lambda name: ((load[name] + weight) / power[name], name))
+            roomy = [name for name in others if room[name] >= state.get(task, 0.0)]
+            if not roomy and coming:
+                continue  # a full heap would end the executor that takes it
+            roomy = roomy or [max(others, key=room.__getitem__)]
+            emptiest = min(roomy, key=lambda name: ((load[name] + weight) / power[name], name))
             targets[task] = target = owner if owner is not None and owner in load else emptiest
             load[target] += weight
+            room[target] -= state.get(task, 0.0)
         self._placing.move_all(targets, f"{self._hosts.describe(host)} is leaving")
         self.wake()
 
     def _load_of(self, task: TaskId) -> float:
         return self._load().weights.get(task, 0.0)
+
+    def _order_of_leaving(self, host: str) -> Callable[[TaskId], tuple[float, float, TaskId]]:
+        """Return the order in which tasks leave `host`: heaviest first, before a deadline largest."""
+        if host not in self._hosts.deadlines:
+            return lambda task: (0.0, -self._load_of(task), task)
+        files = self._load().files
+        return lambda task: (-files.get(task, 0.0), -self._load_of(task), task)
+
+    def _benefit_of(self, task: TaskId) -> float:
+        """Return a migration's priority: the task's load, before a deadline its bytes."""
+        if self._deadlines and self.locations().get(task) in self._deadlines:
+            return URGENT + self._load().files.get(task, 0.0) + self._load_of(task)
+        return self._load_of(task)
 
     # -- the thread ----------------------------------------------------------------------------------------------------
 
@@ -232,12 +267,46 @@ class Reconciler:
             return until
         return min(until, STEP_S if self._clock() - self._last_end < RECENT_S else LONG_STEP_S)
 
+    def _hurry(self) -> None:
+        """Let as many migrations start at a time as the nearest deadline takes, and say what a lost host kept."""
+        held: dict[str, list[TaskId]] = {host: [] for host in self._deadlines}
+        for task, host in self.locations().items():
+            if host in held:
+                held[host].append(task)
+        for host, tasks in held.items():
+            if tasks and host not in self._held:
+                left = max(0.0, self._deadlines[host] - self._clock())
+                self._messages.append(f"host {host} is taken away in {left:.0f} s: {self._text(tasks)} to move")
+            elif self._held.get(host) and not tasks:
+                self._messages.append(f"host {host}, which is taken away, holds no state any more")
+        for host in self._held.keys() - held.keys():
+            if self._held[host] and host not in self._hosts.active:
+                self._messages.append(f"host {host} was taken away with {self._text(self._held[host])} left")
+        self._held = held
+        nearest = min((self._deadlines[host] for host, tasks in held.items() if tasks), default=math.inf)
+        per_host, targets = self._usual_limits.per_host, len(self._hosts.usable)
+        if nearest < math.inf and per_host is not None and targets and self._round_s > 0:
+            rounds = max(1.0, (nearest - DEADLINE_MARGIN_S - self._clock()) / self._round_s)
+            per_host = max(per_host, math.ceil(sum(map(len, held.values())) / targets / rounds))
+        self._placing.limits = replace(self._usual_limits, per_host=per_host)
+
+    def _text(self, tasks: Sequence[TaskId]) -> str:
+        megabytes = sum(self._load().files.get(task, math.nan) for task in tasks)
+        size = f" of {megabytes:.3g} MB" if megabytes == megabytes else ""
+        return f"{counted(len(tasks), 'state partition')}{size}"
+
+    def drain_messages(self) -> Sequence[str]:
+        """Return a sentence for each host that is taken away, and for what became of its state, since the last call."""
+        return [self._messages.popleft() for _ in range(len(self._messages))]
+
     def _follow_batches(self, running: Mapping[str, RunningQuery], waiting: set[str]) -> None:
         for query in self._queries.live:
             if query.id not in running or waiting.isdisjoint(query.operators):
                 continue
             batch = running[query.id].batch
             if batch != self._ended.get(query.id):
+                if batch == self._ended.get(query.id, -1) + 1:
+                    self._round_s = self._clock() - self._last_end
                 self._ended[query.id], self._last_end = batch, self._clock()
                 self._placing.batch_ended(query.operators, batch, self._hosts.target)
 
@@ -253,9 +322,14 @@ class Reconciler:
         self._placing.follow(self._hosts.target)
         if self._standby is not None:
             self._standby.look()
+        self._deadlines = self._hosts.deadlines
         for host in self._hosts.recalled:
             # The owner decides, not the policy.
-            if not self._release(ReleaseHost(host, why="its owner wants it back")).succeeded:
+            if self._release(ReleaseHost(host, why=self._hosts.reason(host) or "its owner wants it back")).succeeded:
+                continue
+            if host in self._deadlines:
+                self._hosts.drain(host)  # it goes anyway: policies lease another, and then it is released
+            else:
                 self._hosts.keep(host)
         for name, lease in self._hosts.active.items():
             if lease.state in (HostState.DRAINING, HostState.RELEASING):
@@ -263,5 +337,6 @@ class Reconciler:
         mine = [running[query.id] for query in self._queries.live if query.id in running]
         self._barrier.look({each.id: each.batch for each in mine}, {each.id for each in mine if each.idle})
         idle = all(each.idle for each in mine)
+        self._hurry()
         self._hosts.critical(self._load().critical)
         self._hosts.step(batch=self._barrier.count, idle=idle, holds=lambda host: host in self.locations().values())

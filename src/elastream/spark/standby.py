@@ -91,7 +91,6 @@ class WarmStandby:
     def _places(
         self, task: TaskId, owner: str, replica_hosts: Mapping[TaskId, Sequence[str]], moving: Mapping[TaskId, str]
     ) -> Sequence[Location]:
-        """Return executors to keep a replica of `task`; nearest successor first."""
         successors = self._rings.successors(task, owner)
         usable = [name for name in dict.fromkeys(successors) if name != owner and self._hosts.target(name) is not None]
         hosts = [*usable[: self.replicas], *(name for name in (moving.get(task),) if name is not None and name != owner)]

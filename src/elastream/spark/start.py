@@ -41,8 +41,9 @@ from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.hosts.warmup import warm_up
 from elastream.spark.jvm.borrowed import borrowed, has_class, open_in_process, slots_of
 from elastream.spark.jvm.capabilities import has_executors
-from elastream.spark.jvm.cluster_manager import pending_reason
+from elastream.spark.jvm.cluster_manager import cluster_watch, pending_reason
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
+from elastream.spark.jvm.executor_memory import ExecutorMemory
 from elastream.spark.jvm.executors import AllocationClient, Executors
 from elastream.spark.jvm.recovery import Recovery
 from elastream.spark.jvm.session import (
@@ -261,7 +262,7 @@ def _session_on_hosts(  # noqa: C901
         else:
             spark, leave = _borrowed(existing, directory, settings)
         driver = DriverSide(spark)
-        client = AllocationClient(spark, Executors(driver), pending_reason(spark))
+        client = AllocationClient(spark, Executors(driver), pending_reason(spark), cluster_watch(spark))
         if isinstance(provider, SessionHosts):
             if not in_process:
                 client.take_over()
@@ -380,6 +381,7 @@ def _instruments(
 ) -> QueryAccess:
     loads: TaskLoads | None = None
     outputs: MapOutputs | None = None
+    memory: ExecutorMemory | None = None
     recovery: Recovery | None = None
     try:
         loads = TaskLoads(spark)
@@ -387,14 +389,18 @@ def _instruments(
     except EnvironmentProblem as problem:
         log.warning("%s; it stays unknown", problem)
     try:
+        memory = ExecutorMemory(spark)
+        memory.start()
+    except EnvironmentProblem as problem:
+        log.warning("%s; it stays unknown", problem)
+    try:
         recovery = Recovery(spark) if several else None
     except EnvironmentProblem as problem:
         log.warning("state partitions of a lost executor are left to Spark: %s", problem)
-    return QueryAccess(spark, driver, placing, loads, Traffic(outputs), MAX_BATCHES_PER_LOOK, speeds, recovery)
+    return QueryAccess(spark, driver, placing, loads, Traffic(outputs), MAX_BATCHES_PER_LOOK, speeds, recovery, memory)
 
 
 def _standby_settings(settings: Mapping[str, str]) -> Mapping[str, str]:
-    """Return settings for standby replicas, appended to lists in `settings`; none if unsupported."""
     try:
         standby = copies_settings()
     except EnvironmentProblem as problem:

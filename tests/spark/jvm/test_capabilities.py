@@ -36,6 +36,7 @@ def driver(monkeypatch):
     monkeypatch.setattr(capabilities, "ExecutorUse", lambda spark: "use")
     monkeypatch.setattr(capabilities, "cluster_limit", lambda spark, slots: NO_LIMIT)
     monkeypatch.setattr(capabilities, "TaskLoads", lambda spark: "tasks")
+    monkeypatch.setattr(capabilities, "ExecutorMemory", lambda spark: None)
     monkeypatch.setattr(capabilities, "Recovery", lambda spark: "recovery")
 
 

@@ -5,9 +5,11 @@ import threading
 
 import pytest
 
+from elastream.clouds.notices import UNTIMED_S
 from elastream.clouds.provider import PendingReason
+from elastream.errors import EnvironmentProblem
 from elastream.spark.jvm import cluster_manager
-from elastream.spark.jvm.cluster_manager import SOURCES, CachedReason, parse_reason
+from elastream.spark.jvm.cluster_manager import SOURCES, CachedReason, ClusterWatch, parse_reason
 from elastream.spark.jvm.driver_side import HERE, DriverSide
 from support.fake_clock import FakeClock
 from support.shared_session import shared_session
@@ -34,6 +36,48 @@ class Asked:
         self.word(registered)
         wait_until(lambda: not any(each.name == "cluster-word" for each in threading.enumerate()))
         return self.word(registered)
+
+
+def watch(*answers):
+    """A watch over a cluster manager that answers `notices` in turn, and its log of calls."""
+    calls, told, clock = [], list(answers), FakeClock(100.0)
+
+    def ask(method, *arguments):
+        calls.append((method, *arguments))
+        answer = told.pop(0) if method == "notices" else []
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return ClusterWatch(ask, clock.now, lambda: 1000.0 + clock.now()), calls, clock
+
+
+def test_executor_that_goes_has_a_deadline_or_half_a_minute():
+    timed, untimed = [["3", "1130000", "its node is being decommissioned"]], [["4", "", "its pod is a target"]]
+    cluster, _, clock = watch(timed, untimed, untimed)
+    cluster.renew()
+    assert cluster._notices == {"3": (1130.0, "its node is being decommissioned")}
+    cluster.renew()
+    clock.advance(10.0)
+    cluster.renew()
+    assert cluster._notices == {"4": (1100.0 + UNTIMED_S, "its pod is a target")}
+
+
+def test_executors_with_state_are_protected_until_they_hold_none():
+    cluster, calls, _ = watch([], [], [], [])
+    for holding in ({"2", "1"}, {"2", "1"}, {"2"}, set()):
+        cluster.protect(holding)
+        cluster.renew()
+    assert [each for each in calls if each[0] == "protect"] == [("protect", "1,2"), ("protect", "2"), ("protect", "")]
+
+
+def test_watch_that_cannot_ask_warns_once_and_knows_nothing(caplog):
+    cluster, _, _ = watch(EnvironmentProblem("no rights"), EnvironmentProblem("no rights"))
+    with caplog.at_level(logging.WARNING):
+        cluster.renew()
+        cluster.renew()
+    assert len(caplog.records) == 1
+    assert cluster._notices == {}
 
 
 def test_lines_become_a_word():

@@ -50,7 +50,9 @@ class Machine:
         self.ended.append((len(self.ended), self.began, self.wall() - self.began))
         self.began = None
 
-    def ask(self, method, _, seen):
+    def ask(self, method, _, seen=-1):
+        if method == "state":
+            return []
         assert method == "batches"
         told = [] if self.silent else self.ended
         at = [line(n, s - EPOCH, took, source({"n": 0}, {"n": ROWS}, ROWS)) for n, s, took in told if n > seen]

@@ -14,7 +14,7 @@ from elastream.core.task_id import TaskId
 from elastream.spark.jvm.state_partitions import StatefulOperator, StatefulStage
 from elastream.spark.placement.allocation import InMemoryPlan
 from elastream.spark.placement.placing import Placing
-from elastream.spark.queries.query import Query, QueryAccess
+from elastream.spark.queries.query import Query, QueryAccess, largest_lag
 from elastream.spark.queries.watched import RESTART_WAIT_S, SessionQueries, application_row, layout_of, operator_frame
 from elastream.spark.telemetry.batches import Batch, QueryStatus, SourceLimit, SourceProgress
 from elastream.spark.telemetry.frames import task_frame
@@ -36,10 +36,11 @@ class Driver:
         self.unreported = 0
 
     context = None
+    state = ()
 
-    def ask(self, method, _, seen):
-        if method == "stateful":
-            return []
+    def ask(self, method, _, seen=-1):
+        if method in ("stateful", "state"):
+            return list(self.state) if method == "state" else []
         assert method == "batches"
         rows = [each for each in self.ended if each[0] > seen]
         lines = [
@@ -152,11 +153,11 @@ def test_load_and_place_of_partitions_are_known_by_task_name(query, driver):
     query.placing.attach("q/count0", SimpleNamespace(partitions=3))
     column = np.array([1.0, 0.2, 0.4])
     for number in range(3):
-        assert np.isnan(query.loads(now)["q/count0"].busy).all()
+        assert np.isnan(query.loads(EPOCH + 1)["q/count0"].busy).all()
         same = dict.fromkeys(("run_time", "records", "local_bytes", "remote_bytes"), column)
         told = {"partitions": 3, "busy": column, "executor": ("0", "1", "1"), "batch": number, "seconds": 2.0, "ended": now}
         query._take("q/count0", SimpleNamespace(**told, **same))
-    assert query.loads(now)["q/count0"].busy.tolist() == pytest.approx([0.5, 0.1, 0.2])
+    assert query.loads(EPOCH + 1)["q/count0"].busy.tolist() == pytest.approx([0.5, 0.1, 0.2])
     assert query.placing.where()[TaskId("q/count0", 2)].executor == "1"
 
 
@@ -363,3 +364,14 @@ def test_query_that_a_limit_holds_back_is_neither_late_nor_in_time(query, driver
     assert (found.measured, found.hosts_help) == (False, True)
     assert "a batch reads at most 3 files of a source that does not report what waits" in found.sentence
     assert not query.timed
+
+
+def test_stores_report_rows_and_bytes_in_the_heap_and_outside(driver, query):
+    query.stages = {"q/count0": STAGE}
+    position = STAGE.operators[0].position
+    driver.state = [["2500"], [str(position), "40", "3000000", "1"]]
+    driver.ended = [(0, EPOCH, 100, 1.0, 0)]
+    query.look()
+    stored = query.loads(EPOCH + 1)["q/count0"].stored
+    assert (stored.rows, stored.heap, stored.off_heap) == (40, 3.0, 0.0)
+    assert largest_lag([query]) == 2.5

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar, TypeAlias
 
+NO_MEMORY_LIMIT = 2.0**60  # bytes; version 1 writes "no limit" as a number near 2^63
 PERIOD = 100_000  # accounting period of a quota (microseconds): the kernel's default
 
 
@@ -127,13 +128,13 @@ def _mounted(mountinfo: str, own: str) -> tuple[dict[str, Path], dict[str, Path]
     return trees, tops
 
 
-def own_groups() -> tuple[Path, ...]:
-    """Return the visible control groups whose quotas apply to this process."""
+def own_groups(of: str = "cpu") -> tuple[Path, ...]:
+    """Return the visible control groups whose limits apply to this process. `of`: "cpu" or "memory"."""
     try:
         trees, tops = _mounted(Path("/proc/self/mountinfo").read_text(), Path("/proc/self/cgroup").read_text())
     except OSError:  # no such system
         return ()
-    controller = "cpu" if "cpu" in trees else ""
+    controller = of if of in trees else ""
     if controller not in trees:
         return ()
     groups_ = [trees[controller]]
@@ -154,6 +155,19 @@ def _quota_of(group: Path) -> float:
             return math.inf if words[0] in ("max", "-1") else float(words[0]) / each
         except (OSError, ValueError, IndexError):  # of the other version, or the root, which has none
             continue
+    return math.inf
+
+
+def memory_allowed(groups: Iterable[Path]) -> float:
+    """Return the bytes that `groups` allow; inf without a limit."""
+    return min(map(_memory_of, groups), default=math.inf)
+
+
+def _memory_of(group: Path) -> float:
+    for file in ("memory.max", "memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):  # of the other version, or "max"
+            allowed = float((group / file).read_text())
+            return allowed if allowed < NO_MEMORY_LIMIT else math.inf
     return math.inf
 
 

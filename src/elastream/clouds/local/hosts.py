@@ -67,6 +67,7 @@ class LocalHosts(Provider):
             ),
             confinement=cluster.confinement,
             link_rate=cluster.link_rate,
+            notices=cluster.local.notices,
         )
 
     def check(self, hosts: Mapping[str, HostType]) -> None:

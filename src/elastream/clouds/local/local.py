@@ -7,6 +7,7 @@ from pathlib import Path
 from elastream.clouds.local.cluster import MAX_HOSTS, LocalCluster
 from elastream.clouds.local.hosts import LocalHosts
 from elastream.clouds.local.network import Link
+from elastream.clouds.notices import check_notices
 from elastream.clouds.provider import HEAP_SHARE, HOST_TYPES, MIN_HEAP_MIB, SMALL, Cloud, ExistingSession, executor_memory
 from elastream.core.alarm import Alarms
 from elastream.core.hosts import HostType
@@ -30,6 +31,7 @@ class Local(Cloud):
         host_types: Several types, possibly in several regions, that of the first hosts first.
         latency: One-way latency between regions, both directions: `{"edge": {"cloud": "40ms"}}`. Needs root.
         driver_region: Region of driver and master; default: that of the first host type.
+        notices: Path or URL that says when a host is taken away, with `{host}`: `"/run/notices/{host}"`.
 
     Raises:
         CloudError: An unknown or too small type, impossible numbers of hosts, or a latency of an unknown region.
@@ -43,8 +45,10 @@ class Local(Cloud):
     host_types: Sequence[HostType | str] = ()
     latency: Mapping[str, Mapping[str, str | float]] = field(default_factory=dict)
     driver_region: str | None = None
+    notices: str = ""
 
     def __post_init__(self) -> None:
+        check_notices(self.notices)
         if self.host_type is not None and self.host_types:
             raise CloudError("host_type and host_types exclude each other: give one type, or all of them")
         for named in self._named:

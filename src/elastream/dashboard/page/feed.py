@@ -92,7 +92,6 @@ class Feed:
         return frozenset(each["host"] for each in leases if each["state"] == HostState.RUNNING)
 
     def _sum(self, entries: Iterable[Mapping[str, Any]]) -> None:
-        """Add entries to the totals, as a new part of a recording does."""
         whole = self._tail.recording
         header = whole.header
         if self._totals is None:

@@ -192,7 +192,6 @@ def actions_after(time: float, ledger: Sequence[Lease]) -> dict[str, int]:
 
 
 def _rounds(times: Sequence[float]) -> int:
-    """Return the groups of times that are at most a period apart."""
     ordered = np.sort(np.array(times))
     return int((np.diff(ordered) > PERIOD_S + 1).sum()) + 1 if ordered.size else 0
 

@@ -48,8 +48,6 @@ class Course:
 
 
 class _Draw:
-    """Random numbers of a kind and seed, over bins of `BIN_S` seconds."""
-
     def __init__(self, kind: str, seed: int, seconds: float) -> None:
         self.seconds = seconds
         self.times = np.arange(0.0, seconds, BIN_S)

@@ -298,12 +298,10 @@ def _newest_first(observation: Observation) -> Iterator[Frame]:
 
 
 def _switches(observation: Observation, operator: Operator) -> bool:
-    """Return True if one of several alternates runs for all records."""
     return len(operator.alternates) > 1 and not observation.composition.tables.get(operator.name, 0)
 
 
 def _selectivity(observation: Observation, name: str) -> float:
-    """Return the records out per record in: measured, else declared, else 1."""
     operator = observation.context.graph.by_name[name]
     if _switches(observation, operator):
         alternate = observation.composition.alternate(operator)

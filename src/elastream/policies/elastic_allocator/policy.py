@@ -180,7 +180,6 @@ def _match(  # noqa: C901
 def _improve(  # noqa: C901
     wants: Floats, load: Floats, sizes: Floats, place: Integers, most: float, left: int, utilise: bool, scored: int
 ) -> int:
-    """Move single tasks and exchange pairs while the objective improves. Returns the trials."""
     tasks, kinds = wants.shape
     hosts = sizes.shape[0]
     totals = np.zeros(kinds)

@@ -205,7 +205,6 @@ class Mean:
 
 
 def _methods(seasons: Sequence[int]) -> Iterator[tuple[str, Method, int]]:
-    """Yield (name, method, bins needed for a fit), the simplest first."""
     yield "last value", lambda _: Repeated(), 1
     yield "mean", lambda _: Mean(), 1
     for season in seasons:

@@ -164,7 +164,6 @@ def groups_of(observation: Observation, window: Window) -> list[Group]:
 
 
 def _selectivity(window: Window, observation: Observation, operator: Operator) -> float:
-    """Return the records out per record in: measured, else declared, else 1."""
     done, emitted = (known_mean(window.total(metric, [operator.name])) for metric in (PROCESSED, EMITTED))
     if done > 0 and not math.isnan(emitted):
         return emitted / done

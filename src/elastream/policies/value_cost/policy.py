@@ -257,7 +257,6 @@ class _Shared(_Enacting):
         return [DrainHost(host, "not needed, and what is paid of it ends") for host in self._going()[: max(0, most)]]
 
     def _widened(self, operator: str, going: Sequence[Action]) -> list[Action]:
-        """Set tasks to the number of slots, or a waiting operator's threads."""
         observation = self.observation
         now = observation.composition.parallelism.get(operator, math.nan)
         now = observation.operators.value(operator, Metric.PARALLELISM) if math.isnan(now) else now

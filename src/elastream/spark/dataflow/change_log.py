@@ -167,7 +167,6 @@ def _files(folder: AnyPath) -> list[FolderEntry]:
 def _put_together(
     folders: Sequence[tuple[int, AnyPath]], key: Sequence[str], before: float, merge_batches: int, max_past_batches: int
 ) -> None:
-    """Compact the batches before epoch second `before` into the youngest of them."""
     # The first may be an earlier compaction. It is rewritten only once the batches after it are as large.
     past = list(folders[:1])
     for each in folders[1:]:

@@ -152,7 +152,6 @@ def _opened(file: Path) -> IO[bytes]:
 
 
 def _lines(file: Path, schema: pa.Schema) -> pa.Table:
-    """Return the non-blank lines of a text file, split like Spark's text source."""
     try:
         with _opened(file) as stream:
             content = stream.read()

@@ -10,11 +10,13 @@ import logging
 import math
 import re
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from elastream.clouds.executors import ExecutorProvider
+from elastream.clouds.notices import NoticePoller
 from elastream.clouds.provider import HostStatus, Phase, Provider, RunState
 from elastream.core.action import Action, Outcome, Status
 from elastream.core.alarm import Alarms
@@ -237,7 +239,6 @@ class HostLedger:
                 self._log.forget(self.past, leased)
 
     def _write_ends(self) -> None:
-        """Write the ends of leases; failed ones later, under an alarm."""
         try:
             while self._log is not None and self._unwritten:
                 lease = self._unwritten[0]
@@ -256,6 +257,8 @@ SETTLING_BATCHES = 3
 GRACE_BATCHES = 2
 # A batch may be far longer than usual, or its query be at fault.
 GRACE_TIMEOUT_S = 20.0
+# Time before the deadline of a notice at which no batch begins on the host any more.
+DEADLINE_MARGIN_S = 5.0
 # The same timeout while no batch is under way.
 IDLE_TIMEOUT_S = 3.0
 # Tasks count when they end.
@@ -282,6 +285,7 @@ class Hosts(HostLedger):
         alone: bool = True,
         alarms: Alarms | None = None,
         drain_timeout: float = math.inf,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         """Create an empty ledger over `executors` and `provider`.
 
@@ -292,7 +296,9 @@ class Hosts(HostLedger):
             drain_timeout: Seconds that a host which is to go waits for what its executor runs and keeps.
         """
         super().__init__(provider, clock, log, alarms)
-        self._drain_timeout = drain_timeout
+        self._drain_timeout, self._wall = drain_timeout, wall
+        template = provider.terms.notices
+        self._notices = NoticePoller(template, self._alarms, wall=wall) if template else None
         self._executors, self._session, self._existing = executors, session, existing
         self._fence, self._warm, self._sole_user = fence, warm, alone
         self._listed: dict[Provider, Mapping[str, HostStatus]] = {}
@@ -367,6 +373,16 @@ class Hosts(HostLedger):
             self._staying.add(host)
 
     @property
+    def deadlines(self) -> Mapping[str, float]:
+        """Return when each recalled host with a deadline is taken away (seconds of the run)."""
+        with self._lock:
+            offset = self._clock() - self._wall()
+            statuses = ((name, self._records[name].status) for name in self._active)
+            return {
+                name: each.deadline + offset for name, each in statuses if each is not None and each.deadline is not None
+            }
+
+    @property
     def recalled(self) -> tuple[str, ...]:
         """Return hosts that their owner wants back, and that are neither leaving nor kept."""
         with self._lock:
@@ -383,6 +399,8 @@ class Hosts(HostLedger):
         """End every lease. If the hosts live on (not `ended`), the log keeps the leases."""
         with self._lock:
             self._closed = True
+            if self._notices is not None:
+                self._notices.close()
             if not ended:
                 self._log = None
             for name in self.active:
@@ -401,6 +419,8 @@ class Hosts(HostLedger):
                 self._session.count_others(sum(self._is_leased(name) for name, lease in self.active.items() if lease.there))
                 providers.append(self._session)
             self._listed = {provider: provider.hosts() for provider in providers}
+            if self._notices is not None:
+                self._listed[self.provider] = self._notices.mark(self._listed[self.provider])
             addresses = newest_by_address(executors)
             for name in self.active:
                 self._see(name, executors, addresses)
@@ -526,7 +546,10 @@ class Hosts(HostLedger):
 
     def _give_back(self, name: str, record: HostRecord, batch: int, idle: bool, holds: Callable[[str], bool]) -> None:
         executor = record.executor
-        timed_out = self._clock() - record.waiting_since > (IDLE_TIMEOUT_S if idle else GRACE_TIMEOUT_S)
+        grace = IDLE_TIMEOUT_S if idle else GRACE_TIMEOUT_S
+        if record.fenced is None and (deadline := self.deadlines.get(name)) is not None:
+            grace = max(0.0, deadline - DEADLINE_MARGIN_S - record.waiting_since)
+        timed_out = self._clock() - record.waiting_since > grace
         if executor is not None and record.fenced != executor.id:
             if not executor.endless and (timed_out or not holds(name)):
                 self._fence(executor.id)
@@ -535,7 +558,6 @@ class Hosts(HostLedger):
             record.provider.release([name])
 
     def _may_end(self, executor: Executor, record: HostRecord, grace_over: bool) -> bool:
-        """Return True if nothing depends on a fenced executor, or `drain_timeout` is over."""
         if executor.endless or not (executor.uses and grace_over):
             return grace_over and not executor.endless
         waited = self._clock() - record.waiting_since
@@ -565,9 +587,11 @@ class Hosts(HostLedger):
 
     def _report(self, holds: Callable[[str], bool]) -> None:
         works = (HostState.RUNNING, HostState.DRAINING, HostState.RELEASING)
-        ready = frozenset(name for name, lease in self.active.items() if lease.state in works and self._is_leased(name))
+        here = [name for name, lease in self.active.items() if lease.state in works]
+        ready = frozenset(filter(self._is_leased, here))
+        holding = frozenset(name for name in here if self._records[name].provider is self.provider and holds(name))
         settled = frozenset(name for name in ready if self._records[name].settled)
-        state = RunState(ready, settled, frozenset(filter(holds, ready)), frozenset(self._staying), self._critical)
+        state = RunState(ready, settled, holding, frozenset(self._staying), self._critical)
         if state != self._reported:
             self.provider.report(state)
             self._reported = state

@@ -226,6 +226,29 @@ public static String batches(Object execution, long after) {
     return out.append(sources).append('\n').toString();
 }
 
+/**
+ * State of a query after its newest batch: lines "position rows bytes heap" of each stateful operator, by tabs, heap as 1
+ * unless RocksDB holds it, after a line "lag": milliseconds by which the watermark
+ * trails the batch's start, empty without a watermark.
+ */
+public static String state(Object execution) {
+    org.apache.spark.sql.streaming.StreamingQueryProgress last =
+        ((org.apache.spark.sql.execution.streaming.runtime.StreamExecution) execution).lastProgress();
+    if (last == null) return "";
+    StringBuilder out = new StringBuilder();
+    Object watermark = last.eventTime().get("watermark");
+    long at = watermark == null ? 0L : java.time.Instant.parse((String) watermark).toEpochMilli();
+    if (at > 0L) out.append(java.time.Instant.parse(last.timestamp()).toEpochMilli() - at);
+    out.append('\n');
+    for (int i = 0; i < last.stateOperators().length; i++) {
+        org.apache.spark.sql.streaming.StateOperatorProgress each = last.stateOperators()[i];
+        boolean heap = !each.customMetrics().containsKey("rocksdbPutCount");
+        out.append(i).append('\t').append(each.numRowsTotal()).append('\t').append(each.memoryUsedBytes()).append('\t')
+            .append(heap ? 1 : 0).append('\n');
+    }
+    return out.toString();
+}
+
 /** Append a field per source, in the order of its progress; return true if the plan has one more than once. */
 private static boolean sources(
     org.apache.spark.sql.execution.streaming.runtime.StreamExecution query, StringBuilder out) {

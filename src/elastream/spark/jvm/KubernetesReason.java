@@ -72,6 +72,94 @@ public static String reason(Object context, int registered) throws Exception {
     return out;
 }
 
+/**
+ * Executors whose pods go: lines "executor milliseconds reason", by tabs, the epoch milliseconds empty if unknown. A pod goes
+ * if it is being deleted or a target of a disruption, or its node has a taint that announces the end of the node.
+ */
+public static String notices(Object context) throws Exception {
+    org.apache.spark.SparkContext spark = (org.apache.spark.SparkContext) context;
+    io.fabric8.kubernetes.client.KubernetesClient client = client(spark);
+    java.util.List pods = executors(client, spark);
+    java.util.HashMap tainted = null;
+    StringBuilder out = new StringBuilder();
+    for (int i = 0; i < pods.size(); i++) {
+        io.fabric8.kubernetes.api.model.Pod pod = (io.fabric8.kubernetes.api.model.Pod) pods.get(i);
+        String id = (String) pod.getMetadata().getLabels().get("spark-exec-id"), why = "", at = "";
+        if (pod.getStatus() == null || !"Running".equals(pod.getStatus().getPhase())) continue;
+        if (pod.getMetadata().getDeletionTimestamp() != null) {
+            why = "its pod is being deleted";
+            at = "" + java.time.Instant.parse(pod.getMetadata().getDeletionTimestamp()).toEpochMilli();
+        }
+        java.util.List conditions = pod.getStatus().getConditions();
+        for (int k = 0; k < conditions.size() && why.length() == 0; k++) {
+            io.fabric8.kubernetes.api.model.PodCondition each = (io.fabric8.kubernetes.api.model.PodCondition) conditions.get(k);
+            if ("DisruptionTarget".equals(each.getType()) && "True".equals(each.getStatus()))
+                why = "its pod is a target of a disruption: " + each.getReason();
+        }
+        if (why.length() == 0) {
+            if (tainted == null) tainted = taints(client);
+            Object taint = tainted.get(pod.getSpec().getNodeName());
+            if (taint != null) why = "its node has the taint " + taint;
+        }
+        if (why.length() > 0) out.append(id).append('\t').append(at).append('\t').append(line(why)).append('\n');
+    }
+    return out.toString();
+}
+
+/** Taints that announce the end of a node, by node; empty if the account may not read nodes. */
+private static java.util.HashMap taints(io.fabric8.kubernetes.client.KubernetesClient client) {
+    java.util.HashMap tainted = new java.util.HashMap();
+    try {
+        java.util.List nodes = ((io.fabric8.kubernetes.api.model.NodeList)
+            ((io.fabric8.kubernetes.client.dsl.Listable) client.nodes()).list()).getItems();
+        for (int i = 0; i < nodes.size(); i++) {
+            io.fabric8.kubernetes.api.model.Node node = (io.fabric8.kubernetes.api.model.Node) nodes.get(i);
+            java.util.List taints = node.getSpec().getTaints();
+            for (int k = 0; k < taints.size(); k++) {
+                String key = ((io.fabric8.kubernetes.api.model.Taint) taints.get(k)).getKey();
+                if (ENDING.contains(" " + key + " ")) tainted.put(node.getMetadata().getName(), key);
+            }
+        }
+    } catch (io.fabric8.kubernetes.client.KubernetesClientException refused) { }
+    return tainted;
+}
+
+private static final String ENDING = " karpenter.sh/disrupted karpenter.sh/disruption ToBeDeletedByClusterAutoscaler"
+    + " aws-node-termination-handler/spot-itn cloud.google.com/impending-node-termination"
+    + " node.cloudprovider.kubernetes.io/shutdown ";
+
+/** Annotate the pods of these executors (ids by commas) against consolidation, and no others that this has annotated. */
+public static String protect(Object context, String ids) throws Exception {
+    org.apache.spark.SparkContext spark = (org.apache.spark.SparkContext) context;
+    io.fabric8.kubernetes.client.KubernetesClient client = client(spark);
+    java.util.List wanted = java.util.Arrays.asList(ids.split(","));
+    java.util.List pods = executors(client, spark);
+    for (int i = 0; i < pods.size(); i++) {
+        io.fabric8.kubernetes.api.model.Pod pod = (io.fabric8.kubernetes.api.model.Pod) pods.get(i);
+        java.util.Map annotations = pod.getMetadata().getAnnotations();
+        boolean marked = annotations != null && annotations.containsKey("karpenter.sh/do-not-disrupt");
+        boolean holds = wanted.contains(pod.getMetadata().getLabels().get("spark-exec-id"));
+        if (marked == holds) continue;
+        io.fabric8.kubernetes.client.dsl.PodResource resource = (io.fabric8.kubernetes.client.dsl.PodResource)
+            ((io.fabric8.kubernetes.client.dsl.NonNamespaceOperation) client.pods()
+                .inNamespace(pod.getMetadata().getNamespace())).withName(pod.getMetadata().getName());
+        ((io.fabric8.kubernetes.client.dsl.EditReplacePatchable) resource).patch(
+            io.fabric8.kubernetes.client.dsl.base.PatchContext.of(
+                io.fabric8.kubernetes.client.dsl.base.PatchType.JSON_MERGE),
+            "{\"metadata\":{\"annotations\":{\"karpenter.sh/do-not-disrupt\":" + (holds ? "\"true\"" : "null") + "}}}");
+    }
+    return "";
+}
+
+private static java.util.List executors(
+    io.fabric8.kubernetes.client.KubernetesClient client, org.apache.spark.SparkContext spark) {
+    String namespace = spark.conf().get("spark.kubernetes.namespace", "default");
+    return ((io.fabric8.kubernetes.api.model.PodList) ((io.fabric8.kubernetes.client.dsl.FilterWatchListDeletable)
+        ((io.fabric8.kubernetes.client.dsl.Filterable) ((io.fabric8.kubernetes.client.dsl.Filterable)
+            client.pods().inNamespace(namespace)).withLabel("spark-app-selector", spark.applicationId()))
+            .withLabel("spark-role", "executor")).list()).getItems();
+}
+
 /** Lines "number name" by a tab: executors for which each resource quota of the namespace has room, running ones included. */
 public static String limit(Object context, int slots) throws Exception {
     org.apache.spark.SparkContext spark = (org.apache.spark.SparkContext) context;

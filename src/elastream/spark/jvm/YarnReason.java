@@ -39,6 +39,42 @@ public static String reason(Object context, int registered) throws Exception {
     }
 }
 
+/**
+ * Executors on nodes that YARN decommissions: lines "executor milliseconds reason", by tabs. What YARN preempts it tells the
+ * application master alone.
+ */
+public static String notices(Object context) throws Exception {
+    org.apache.spark.SparkContext spark = (org.apache.spark.SparkContext) context;
+    org.apache.hadoop.yarn.client.api.YarnClient client = client(spark);
+    try {
+        java.util.HashMap ends = new java.util.HashMap();
+        java.util.List nodes = client.getNodeReports(new org.apache.hadoop.yarn.api.records.NodeState[] {
+            org.apache.hadoop.yarn.api.records.NodeState.DECOMMISSIONING});
+        for (int i = 0; i < nodes.size(); i++) {
+            org.apache.hadoop.yarn.api.records.NodeReport node = (org.apache.hadoop.yarn.api.records.NodeReport) nodes.get(i);
+            Integer left = node.getDecommissioningTimeout();
+            ends.put(node.getNodeId().getHost(),
+                left == null ? "" : "" + (System.currentTimeMillis() + 1000L * left.intValue()));
+        }
+        StringBuilder out = new StringBuilder();
+        scala.collection.immutable.Seq all = spark.statusStore().executorList(true);
+        for (int i = 0; i < all.size() && !ends.isEmpty(); i++) {
+            org.apache.spark.status.api.v1.ExecutorSummary each = (org.apache.spark.status.api.v1.ExecutorSummary) all.apply(i);
+            String host = each.hostPort().substring(0, Math.max(0, each.hostPort().lastIndexOf(':')));
+            if (ends.containsKey(host)) out.append(each.id()).append('\t').append(ends.get(host))
+                .append("\tits node is being decommissioned\n");
+        }
+        return out.toString();
+    } finally {
+        client.stop();
+    }
+}
+
+/** YARN has no mark that keeps a container in its place. */
+public static String protect(Object context, String ids) {
+    return "";
+}
+
 /** "number name" by a tab if the application's queue may not take all of the cluster: its most executors. */
 public static String limit(Object context, int slots) throws Exception {
     org.apache.spark.SparkContext spark = (org.apache.spark.SparkContext) context;

@@ -10,6 +10,7 @@ from elastream.clouds.provider import UNLIMITED, lacks_as_provider
 from elastream.errors import EnvironmentProblem, in_one_line
 from elastream.spark.jvm.cluster_manager import cluster_limit
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads, java_context, jvm_of
+from elastream.spark.jvm.executor_memory import ExecutorMemory
 from elastream.spark.jvm.executor_use import ExecutorUse
 from elastream.spark.jvm.executors import Executors
 from elastream.spark.jvm.limits import NO_LIMIT, SessionLimit, session_limits
@@ -31,6 +32,7 @@ class Capabilities:
     task_loads: TaskLoads | None = None  # needed to move partitions
     recovery: Recovery | None = None  # fails partitions of a lost executor over; None: Spark does
     use: ExecutorUse | None = None  # reads who uses an executor; needed to release any
+    memory: ExecutorMemory | None = None  # reads the memory of executors
     asks: bool = False  # True if executors can be requested and released
     leases: bool = False  # True if the provider can be used
     slots: int = 0  # concurrent tasks of an executor, 0 if unknown
@@ -68,6 +70,11 @@ def probe(spark: SparkSession, provider: object | None = None) -> Capabilities:
         use = ExecutorUse(spark) if has_executors(spark) else None
     except EnvironmentProblem as error:
         lacking.append(f"executors are not requested or given back: {error}")
+    memory = None
+    try:
+        memory = ExecutorMemory(spark)
+    except EnvironmentProblem as error:
+        lacking.append(f"memory is not watched: {error}")
     wait = _conf(spark, "spark.locality.wait") or "3s"  # Spark's default
     if duration(float(wait) / 1e3 if wait.isdigit() else wait) == 0:
         lacking.append("spark.locality.wait is 0: tasks do not wait for the executor that holds their state, so that"
@@ -79,7 +86,9 @@ def probe(spark: SparkSession, provider: object | None = None) -> Capabilities:
         lacking.append(f"hosts cannot be leased: {lacks}")
     slots = int(_conf(spark, "spark.executor.cores") or 0)
     limit = _limit(spark, driver) if use is not None else NO_LIMIT
-    return Capabilities(driver, task_loads, recovery, use, asks, leases, slots, _allowed(spark), limit, tuple(lacking))
+    return Capabilities(
+        driver, task_loads, recovery, use, memory, asks, leases, slots, _allowed(spark), limit, tuple(lacking)
+    )
 
 
 def _asks(spark: SparkSession, lacking: list[str]) -> bool:

@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
@@ -17,6 +17,7 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
+from elastream.clouds.notices import UNTIMED_S
 from elastream.clouds.provider import PendingReason
 from elastream.core.event import Reason, RunEvent
 from elastream.errors import EnvironmentProblem, in_one_line
@@ -26,6 +27,8 @@ from elastream.spark.jvm.limits import NO_LIMIT, SessionLimit
 log = logging.getLogger(__name__)
 
 MIN_ASK_INTERVAL_S = 2.0
+# Seconds between two questions for executors that go: one list of pods or nodes.
+NOTICE_INTERVAL_S = 5.0
 SOURCES: Mapping[str, str] = {
     "spark://": "StandaloneReason.java",
     "yarn": "YarnReason.java",
@@ -80,6 +83,67 @@ def pending_reason(spark: SparkSession) -> Callable[[int], PendingReason]:
         return lambda registered: PendingReason()
     ask = _asker(spark, source)
     return CachedReason(lambda registered: parse_reason(ask("reason", registered)))
+
+
+class ClusterWatch:
+    """Executors that the cluster manager takes away, or is asked to leave.
+
+    Args:
+        ask: Calls a method of the manager's Java source; may be slow.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[..., list[list[str]]],
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._ask, self._clock, self._wall = ask, clock, wall
+        self._notices: Mapping[str, tuple[float, str]] = {}
+        self._first_told: dict[str, float] = {}
+        self._wanted = self._protected = ""
+        self._last_ask, self._asking, self._failed = -NOTICE_INTERVAL_S, False, False
+        self._lock = threading.Lock()
+
+    def notices(self) -> Mapping[str, tuple[float, str]]:
+        """Return time (epoch seconds) and reason by executor; refresh an old answer in the background."""
+        with self._lock:
+            due = self._clock() - self._last_ask >= NOTICE_INTERVAL_S or self._wanted != self._protected
+            if due and not self._asking:
+                self._asking, self._last_ask = True, self._clock()
+                threading.Thread(target=self.renew, name="cluster-notices", daemon=True).start()
+            return self._notices
+
+    def protect(self, executors: Collection[str]) -> None:
+        """Mark the pods of these executors, and of no others, as not to be disrupted."""
+        self._wanted = ",".join(sorted(executors))
+
+    def renew(self) -> None:
+        """Ask once."""
+        try:
+            notices = {}
+            for executor, milliseconds, reason in self._ask("notices"):
+                since = self._first_told.setdefault(executor, self._wall())
+                at = int(milliseconds) / 1e3 if milliseconds else since + UNTIMED_S
+                notices[executor] = at, reason
+            self._notices = notices
+            if (wanted := self._wanted) != self._protected:
+                self._ask("protect", wanted)
+                self._protected = wanted
+        except Exception as error:
+            if not self._failed:
+                log.warning("the cluster manager tells of no executors that it takes away: %s", in_one_line(error))
+                log.debug("the cluster manager's notices were not read", exc_info=True)
+            self._failed = True
+        finally:
+            with self._lock:
+                self._asking = False
+
+
+def cluster_watch(spark: SparkSession) -> ClusterWatch | None:
+    """Return the watch over executors of `spark`; None on other managers than YARN and Kubernetes."""
+    source = _source_for(spark)
+    return None if source in (None, SOURCES["spark://"]) else ClusterWatch(_asker(spark, source))
 
 
 def cluster_limit(spark: SparkSession, slots: int) -> SessionLimit:

@@ -1,13 +1,13 @@
 """The session's executors: listing them, setting their number, releasing and excluding single ones."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from pyspark.sql import SparkSession
 
 from elastream.clouds.provider import PendingReason
 from elastream.errors import EnvironmentProblem
-from elastream.spark.jvm.cluster_manager import release_leftovers
+from elastream.spark.jvm.cluster_manager import ClusterWatch, release_leftovers
 from elastream.spark.jvm.driver_side import DriverSide, gateway_of, java_context, jvm_of
 from elastream.spark.jvm.executor_use import ExecutorUse, Kind, Snapshot, Use
 
@@ -126,8 +126,9 @@ class AllocationClient:
         spark: SparkSession,
         executors: Executors,
         word: Callable[[int], PendingReason] = lambda registered: PendingReason(),
+        watch: ClusterWatch | None = None,
     ) -> None:
-        self._spark, self.executors, self._word = spark, executors, word
+        self._spark, self.executors, self._word, self._watch = spark, executors, word, watch
 
     @property
     def application(self) -> str:
@@ -154,6 +155,15 @@ class AllocationClient:
     def pending_reason(self) -> PendingReason:
         """Return the cluster manager's last reason for pending requests."""
         return self._word(len(self.registered))
+
+    def notices(self) -> Mapping[str, tuple[float, str]]:
+        """Return when (epoch seconds) and why the cluster manager takes executors away, as far as it tells."""
+        return {} if self._watch is None else self._watch.notices()
+
+    def protect(self, executors: Collection[str]) -> None:
+        """Ask the cluster manager to leave these executors, and no others, where they are."""
+        if self._watch is not None:
+            self._watch.protect(executors)
 
     def ending(self, executor: str) -> str:
         """Return Spark's reason for the end of an executor; empty if unknown."""

@@ -36,6 +36,7 @@ class StatefulOperator:
     kind: str = ""  # such as `"StateStoreSave"`
     stores: tuple[str, ...] = ("default",)  # `("default",)` for most, four for a stream-stream join
     rank: int = 0  # position among the query's stateful operators by age of plan nodes
+    position: int = 0  # position in the query's progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,8 @@ def stateful_stages(driver: DriverSide, execution: Java) -> tuple[StatefulStage,
     for _, members in groupby(sorted(rows, key=lambda row: (int(row[0]), int(row[1]))), key=itemgetter(0)):
         group = list(members)
         operators = tuple(
-            StatefulOperator(int(each[1]), each[4], tuple(each[6].split(",")), ages.index(int(each[3]))) for each in group
+            StatefulOperator(int(each[1]), each[4], tuple(each[6].split(",")), ages.index(int(each[3])), rows.index(each))
+            for each in group
         )
         name = "+".join(f"{_word(operator.kind)}{operator.id}" for operator in operators)
         stages.append(StatefulStage(name, int(group[0][2]), group[0][5], operators))

@@ -111,7 +111,6 @@ class AllocationStore:
             raise EnvironmentProblem(f"the allocation plan {self.path} cannot be written: {why}") from error
 
     def _reopened(self) -> bool:
-        """Reopen the file if another process has rewritten it."""
         if os.stat(self.path).st_ino == os.fstat(self._file.fileno()).st_ino:
             return False
         self._file.close()

@@ -295,7 +295,6 @@ class Placing:
                 self._request(task, host, self.plan.latest.why)
 
     def _start_migrations(self, target: Target) -> None:
-        """Start migrations within the limits, by benefit, then age."""
         active = [each for each in self._under_way.values() if each.migration.state is not MigrationState.FLIPPED]
         count = Counter(each.migration.host for each in active if each.place is not None)
         waiting = [each for each in self._under_way.values() if each.place is None]
@@ -358,7 +357,6 @@ class Placing:
                 self._flip_loaded(set(load.places.values()))
 
     def _flip_loaded(self, places: Collection[Location]) -> None:
-        """Report states loaded at `places` before executors unload them."""
         for each in self._under_way.values():
             if each.place in places and not self._waits(each):
                 if each.loaded and each.migration.state is MigrationState.WARMING:

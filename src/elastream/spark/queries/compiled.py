@@ -28,7 +28,7 @@ from elastream.dataflow.stages import Layout
 from elastream.dataflow.windows import WindowKind
 from elastream.errors import ElastreamError
 from elastream.spark.queries.compiled_frames import Telemetry
-from elastream.spark.queries.query import Query, QueryAccess, stalled
+from elastream.spark.queries.query import Query, QueryAccess, largest_lag, stalled
 from elastream.spark.queries.segments import RunningSegment, scalable_operators
 from elastream.spark.queries.switching import Switching, TablesInUse, UpdateTracker
 from elastream.spark.telemetry.batches import Batch
@@ -163,7 +163,8 @@ class CompiledQueries:
     def application(self, wall: float, cost: float) -> Frame:
         counts = self._left_out_so_far
         left_out = {Metric.LEFT_OUT: sum(counts.values())} if counts else {}
-        return self.telemetry.application(wall, cost, {**self._updates.measured(), **left_out})
+        further = {**self._updates.measured(), **left_out, Metric.WATERMARK_LAG: largest_lag(self.live)}
+        return self.telemetry.application(wall, cost, further)
 
     def latency_basis(self) -> Mapping[str, Basis]:
         return self.telemetry.latency_basis

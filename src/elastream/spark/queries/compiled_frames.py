@@ -529,7 +529,6 @@ class Telemetry:
         )
 
     def _describe_keyed(self, now: float, columns: dict[Metric, dict[str, float]]) -> None:
-        """Describe keyed operators, from the end of the previous stage to the commit."""
         window = self._window(now)
         for each in self._running:
             batches = window.get(each.segment.name, ())
@@ -546,7 +545,6 @@ class Telemetry:
                 describe_durations(columns, name, spans)
 
     def _describe_edges(self, now: float, columns: dict[Metric, dict[str, float]]) -> None:
-        """Describe the queue behind each durable edge, from write to commit."""
         window = self._window(now)
         for each in self._running:
             batches = window.get(each.segment.name, ())
@@ -600,7 +598,6 @@ class Telemetry:
         return planned if not planned < self._stepped else NAN
 
     def _window(self, now: float) -> dict[str, list[Batch]]:
-        """Return recently committed batches by segment, or the newest one."""
         batches = {}
         for segment, recent in self._batches_of.items():
             lately = [batch for batch in recent if batch.end >= now - WINDOW and batch.rows]
@@ -616,7 +613,6 @@ class Telemetry:
         return float(self._end_of(source).get("started", 0.0)) or None
 
     def _end_of(self, source: str) -> Mapping[str, Any]:
-        """Return the offset up to which committed batches have read a source."""
         each, number = self._sources[source]
         last = self.last(each.segment.name)
         return self._start_of(source) if last is None else last.source(number).end

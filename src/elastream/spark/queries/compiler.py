@@ -191,8 +191,6 @@ class _RunContext:
 
 
 class _Compiler:
-    """Compiles one segment; `start` is the entry."""
-
     def __init__(self, common: _RunContext, segment: Segment) -> None:
         self.common, self.segment = common, segment
         self.spark, self.graph, self.codec, self.meter = common.spark, common.graph, common.codec, common.meter
@@ -261,7 +259,6 @@ class _Compiler:
     # -- what holds ----------------------------------------------------------------------------------------------------
 
     def _announce(self) -> None:
-        """Hold the loads, and log the first composition if no source carries it."""
         code, version = self.codec.encode(self.composition), self.composition.version
         for source in self.shaped:
             self._control_of(source).mkdir(parents=True, exist_ok=True)
@@ -292,7 +289,6 @@ class _Compiler:
         return Steering(name, requested, wave=True, checkpoint=self.checkpoint, edges=edges, before=before)
 
     def _carrier(self) -> WorkerPaths:
-        """Return how the composition reaches a stage: by the offset log, else by the batch log."""
         # No record carries it: one more column costs a stage of cheap functions 10 to 20 % of its CPU time.
         lenient = any(self.graph.operator(name).lenient for name in self.segment.operators)
         carrier = WorkerPaths(left_out=self.common.directory.left_out(self.segment.name) if lenient else None)
@@ -388,14 +384,12 @@ class _Compiler:
         return Outflow(outlet.target, natives(frame), None, NativeSteps(), reached)
 
     def _arrow(self, schema: StructType) -> pa.Schema:
-        """Return `schema` as Spark passes it to Python, with times in the session's time zone."""
         return arrow_schema(schema, self.spark.conf.get("spark.sql.session.timeZone") or "UTC")
 
     def _declared(self, ddl: str) -> pa.Schema:
         return self._arrow(schema_from(ddl, "what an operator returns"))
 
     def _lane(self, inlet: Inlet) -> str | None:
-        """Return the single-task stage that an inlet's records enter, or None."""
         if inlet.edge is None and inlet.origin in (operator.name for operator in self.keyed):
             return None
         entered = inlet.origin if inlet.edge is None else inlet.edge.target

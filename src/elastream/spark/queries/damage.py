@@ -57,7 +57,6 @@ def check_not_damaged(layout: Layout, directory: RunDirectory) -> None:
 
 
 def _lost(folder: AnyPath, read: int, reader: str, writer: str, wrote: QueryProgress) -> str:
-    """Return why an edge fits neither its reader nor its writer, or ""."""
     edge_log = EdgeLog(folder)
     try:
         edge_log.refresh()

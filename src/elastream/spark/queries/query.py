@@ -18,6 +18,7 @@ from elastream.core.frames import Floats
 from elastream.core.lateness import BATCHES_READ, BatchTimes, Diagnosis, QueryTraits, diagnose, unjudged
 from elastream.core.wording import counted
 from elastream.spark.jvm.driver_side import DriverSide, Java, TaskLoads, java_queries, jvm_of, why_in_java
+from elastream.spark.jvm.executor_memory import ExecutorMemory
 from elastream.spark.jvm.failure import cause_of_failure
 from elastream.spark.jvm.recovery import Recovery
 from elastream.spark.jvm.session import session_stopped
@@ -27,7 +28,7 @@ from elastream.spark.placement.placing import Placing
 from elastream.spark.telemetry.batches import Batch, QueryStatus, read_batch, read_status
 from elastream.spark.telemetry.held_files import HeldFiles, held_files
 from elastream.spark.telemetry.speeds import SpeedProbes
-from elastream.spark.telemetry.stage_load import LoadWindow, PartitionLoads, StageLoad, read_loads, read_work
+from elastream.spark.telemetry.stage_load import LoadWindow, PartitionLoads, StageLoad, StoredState, read_loads, read_work
 from elastream.spark.telemetry.state_files import StateSizes
 from elastream.spark.telemetry.traffic import Traffic
 
@@ -60,6 +61,7 @@ class QueryAccess:
     caught_up: int = 1  # most batches of a query whose tasks one observation reads
     speeds: SpeedProbes | None = None  # speed of hosts; None if no process of ours runs on them
     recovery: Recovery | None = None  # acts on lost executors; None if Spark does
+    memory: ExecutorMemory | None = None  # receives executors' heartbeats; None if this Spark does not tell
     copies: StandbyRegistry | None = None  # receives executors' reports of standby replicas; None without any
     wall: Callable[[], float] = time.time  # clock that dates batches
     steady: Callable[[], float] = time.monotonic  # clock that nobody sets
@@ -123,6 +125,8 @@ class Query:
         self._stall = (-math.inf, 0.0)
         self._windows: dict[str, LoadWindow] = {}
         self._sizes: dict[str, StateSizes] = {}
+        self._stored: dict[str, StoredState] = {}
+        self.watermark_lag = NAN
         self._names: dict[int, str] = {}
         self._tasks: StatefulTasks | None = None
         self._unread: dict[str, int] = {}
@@ -205,6 +209,17 @@ class Query:
             self._across = False
             for sizes in self._sizes.values():
                 sizes.look(self.newest)
+            self._read_state()
+
+    def _read_state(self) -> None:
+        (lag,), *operators = self._with.driver.ask("state", self._execution) or [[""]]
+        self.watermark_lag = max(0.0, int(lag) / 1e3) if lag else NAN
+        figures = {int(position): tuple(map(int, others)) for position, *others in operators}
+        self._stored = {}
+        for name, stage in (self.stages or {}).items():
+            for rows, size, heap in (figures[each.position] for each in stage.operators if each.position in figures):
+                before = self._stored.get(name, StoredState())
+                self._stored[name] = before.plus(rows if rows >= 0 else NAN, size / 1e6, heap=heap == 1)
 
     def _with_held_files(self, batch: Batch) -> Batch:
         sources = list(batch.sources)
@@ -217,7 +232,6 @@ class Query:
         return replace(batch, sources=tuple(sources)) if self._held_files else batch
 
     def _look_at_held_files(self, now: float) -> None:
-        """Count what limited file sources hold back as what the newest batch has left."""
         if self.batches and any(self._held_files.values()):
             sources = list(self.batches[-1].sources)
             for number, files in self._held_files.items():
@@ -226,7 +240,6 @@ class Query:
             self.batches[-1] = replace(self.batches[-1], sources=tuple(sources))
 
     def _date_running_batch(self, before: QueryStatus, *, reported: bool, now: float) -> None:
-        """Date the earliest arrival of the running batch's records."""
         same = self.status.planned == before.planned and before.processing
         if not self.status.processing:
             self._since = None
@@ -366,7 +379,8 @@ class Query:
         for name, stage in (self.stages or {}).items():
             loads[name] = self._windows.get(name, LoadWindow()).loads(stage.partitions, now)
             if (sizes := self._sizes.get(name)) is not None:
-                loads[name] = loads[name]._replace(state=sizes.megabytes, delta=sizes.delta)
+                loads[name] = loads[name]._replace(state=sizes.megabytes, delta=sizes.delta, rows=sizes.rows)
+            loads[name] = loads[name]._replace(stored=self._stored.get(name))
         return loads
 
     @property
@@ -420,3 +434,8 @@ class Query:
 def stalled(queries: Iterable[Query], now: float) -> dict[str, float]:
     """Return the running time [s] of unusually long batches, by query."""
     return {query.name: seconds for query in queries if (seconds := query.stalled(now))}
+
+
+def largest_lag(queries: Iterable[Query]) -> float:
+    """Return the longest time by which a watermark trails the clock [s]; NaN without a watermark."""
+    return max((each.watermark_lag for each in queries if each.watermark_lag == each.watermark_lag), default=NAN)

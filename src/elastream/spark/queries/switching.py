@@ -247,8 +247,6 @@ Routes: TypeAlias = Mapping[Route, float]
 
 @dataclass
 class _PendingUpdate:
-    """An update and the queries that are `waiting` for a commit under it."""
-
     update: Update
     queries: frozenset[str]
     waiting: set[str] = field(default_factory=set)
@@ -307,7 +305,6 @@ class UpdateTracker:
         return {Metric.UPDATE_LATENCY: latency, Metric.MIXED_RECORDS: mixed}
 
     def _date(self, batch: Batch) -> None:
-        """Note when updates came into force, and which batches ran without them."""
         if not any(each.waiting for each in self._updates.values()) or (ran := self._ran(batch)) is None:
             return
         for each in self._updates.values():
@@ -322,7 +319,6 @@ class UpdateTracker:
                 each.update = replace(each.update, in_force=batch.end)
 
     def _upstream_followed(self, batch: Batch) -> bool:
-        """Return True if the upstream batches of a batch's records have been followed."""
         return all(by <= self._last[self._upstream(edge)] for edge, by, _ in self._inputs(batch))
 
     def _follow(self, batch: Batch) -> None:
@@ -357,7 +353,6 @@ class UpdateTracker:
         return (*met, (query, version)), mixed
 
     def _inputs(self, batch: Batch) -> Iterable[tuple[Edge, int, float]]:
-        """Yield (edge, writing batch, records) for a batch's input from durable edges."""
         for number, inlet in enumerate(self._running[batch.query].reads):
             if isinstance(inlet, Edge) and (queue := self._queues.get(inlet)) is not None:
                 queue.refresh()

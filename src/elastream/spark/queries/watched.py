@@ -25,7 +25,7 @@ from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
 from elastream.dataflow.signals import Signals
 from elastream.dataflow.stages import Layout, lay_out
 from elastream.spark.jvm.driver_side import RunningQuery, running_queries
-from elastream.spark.queries.query import Query, QueryAccess, stalled
+from elastream.spark.queries.query import Query, QueryAccess, largest_lag, stalled
 from elastream.spark.telemetry.batches import Batch
 from elastream.spark.telemetry.frames import state_columns
 from elastream.spark.telemetry.stage_load import PartitionLoads
@@ -287,6 +287,7 @@ def application_row(
         Metric.THROUGHPUT: sum(query.rate(wall) for query in live) if live else NAN,
         Metric.ARRIVAL_RATE: sum(query.arriving(wall) for query in live) if live else NAN,
         Metric.BACKLOG: sum(query.behind for query in live) if live else NAN,
+        Metric.WATERMARK_LAG: largest_lag(live),
         Metric.COST: cost,
     }
     if target is not None and samples:

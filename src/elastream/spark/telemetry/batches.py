@@ -209,7 +209,6 @@ def read_records(reads: str) -> Sequence[int] | None:
 def _source_progress(
     progress: Mapping[str, Any], reads: Sequence[int] | None, scans: float, limit: SourceLimit
 ) -> SourceProgress:
-    """Parse the JSON of a SourceProgress, without arrival times."""
     start, end, latest = (progress.get(name) for name in ("startOffset", "endOffset", "latestOffset"))
     counted = int(progress.get("numInputRows", 0))
     rows = _rows_by_offsets(str(progress.get("description")), start, end)
@@ -236,7 +235,6 @@ def _source_progress(
 
 
 def _rows_by_offsets(description: str, start: object, end: object) -> float:
-    """Return the records between two offsets that count them; else NaN."""
     before, after = _offset(start), _offset(end)
     if description.startswith("Kafka"):
         grown = [
@@ -325,13 +323,11 @@ def rate_of(batches: Sequence[Batch], source: int | None = None) -> float:
 
 
 def _partitions(offset: object) -> int:
-    """Count the partitions in Kafka offsets such as {"topic": {"0": 12, "1": 7}}."""
     topics = offset.values() if isinstance(offset, dict) else ()
     return max(1, sum(len(each) for each in topics if isinstance(each, dict)))
 
 
 def _offset(value: object) -> Mapping[str, Any]:
-    """Return an offset as a mapping; empty for other shapes."""
     return value if isinstance(value, dict) else {}
 
 

@@ -14,7 +14,7 @@ from elastream.core.metrics import Metric
 from elastream.core.task_id import TaskId
 from elastream.dataflow.graph import Graph
 from elastream.spark.telemetry.speeds import HostSpeed
-from elastream.spark.telemetry.stage_load import PartitionLoads
+from elastream.spark.telemetry.stage_load import PartitionLoads, StoredState
 
 # Seconds of CPU times in memory: what `whole_batches` may ask for.
 REMEMBERED_S = CPU_WINDOW + 2 * LONGEST
@@ -22,6 +22,7 @@ REMEMBERED_S = CPU_WINDOW + 2 * LONGEST
 MOST_USED = 1000.0
 NAN = float("nan")
 UNMEASURED = HostUsage()
+UNKNOWN_STATE = StoredState(NAN, NAN, NAN)
 
 
 def cores_used(hosts: Frame, working: Mapping[str, Lease], compiling: Collection[str]) -> float:
@@ -53,12 +54,14 @@ class HostCpuUsage:
         speeds: Mapping[str, HostSpeed] = MappingProxyType({}),
         copies: Mapping[str, float] = MappingProxyType({}),
         span: tuple[float, float] = (CPU_WINDOW, 0.0),
+        memory: Mapping[Metric, Mapping[str, float]] = MappingProxyType({}),
     ) -> Frame:
         """Return a row per lease. CPU use is unknown until a host is up.
 
         A host's traffic is the sum over its `links`. `use` returns the occupied fraction of a host's slots, for one without
         `measured` CPU time. CPU use is relative to the share of its cores that a host gets (`speeds`), and covers span[0]
         to span[1] seconds ago if known for so long, else the last CPU_WINDOW. `copies`: megabytes of standby replicas.
+        `memory`: further columns by host.
         """
         count = Counter(placement.values())
         measurements = {name: measured.get(name, UNMEASURED) for name in leases}
@@ -80,12 +83,12 @@ class HostCpuUsage:
                 Metric.SPEED: [speeds[name].speed if name in speeds else NAN for name in leases],
                 Metric.BANDWIDTH: [_exchanged(name, links) for name in leases],
                 Metric.COPIES_MEMORY: [copies.get(name, NAN) for name in leases],
+                **{metric: [column.get(name, NAN) for name in leases] for metric, column in memory.items()},
             },
             {Metric.SPEED: oldest, Metric.CPU: span[1]},
         )
 
     def _cpu_of(self, lease: Lease, seconds: float, now: float, span: tuple[float, float], share: float) -> float:
-        """Return the utilisation of a host's `share` of cores."""
         samples = self._cpu.setdefault(lease.host, deque())
         if not self._possible(samples, now, seconds, lease.type.cores):
             samples.clear()
@@ -106,7 +109,6 @@ class HostCpuUsage:
 
     @staticmethod
     def _possible(samples: deque[tuple[float, float]], now: float, seconds: float, cores: float) -> bool:
-        """Return True if a counter of CPU time can have reached `seconds`."""
         if not samples:
             return True
         then, before = samples[-1]
@@ -118,7 +120,6 @@ def _finite(value: float | None) -> float:
 
 
 def _exchanged(host: str, links: Frame) -> float:
-    """Return bytes/s over the links of a host; NaN without links."""
     traffic = links.column(Metric.TRAFFIC)
     own = [float(traffic[row]) for row, pair in enumerate(links) if host in pair.split(">")]
     return sum(own) if own else NAN
@@ -143,6 +144,8 @@ def task_frame(
     def column(name: str) -> Floats:
         return np.array([getattr(loads[task.operator], name)[task.index] for task, _ in placed], dtype=np.float64)
 
+    counts = {name: each.rows for name, each in loads.items()}
+    state_rows = [NAN if (of := counts[task.operator]) is None else float(of[task.index]) for task, _ in placed]
     ages = [each.age for each in loads.values() if not np.isnan(each.busy).any()]
     return TaskFrame(
         operator=[numbers[task.operator] for task, _ in placed],
@@ -156,6 +159,7 @@ def task_frame(
             Metric.PROCESSED_RATE: column("records"),
             Metric.TRAFFIC: column("traffic"),
             Metric.STATE_SIZE: column("state"),
+            Metric.STATE_ROWS: state_rows,
             Metric.BACKLOG: column("records") * np.array([waiting.get(task.operator, NAN) for task, _ in placed]),
             Metric.STANDBY_LAG: [lags.get(task, NAN) for task, _ in placed],
         },
@@ -192,9 +196,18 @@ def busy_cores(frame: TaskFrame) -> Mapping[TaskId, float]:
     return {task: cores for task, cores in zip(frame.tasks, busy, strict=True) if cores > 0}
 
 
+def known_sizes(frame: TaskFrame) -> Mapping[TaskId, float]:
+    sizes = frame.column(Metric.STATE_SIZE).tolist()
+    return {task: size for task, size in zip(frame.tasks, sizes, strict=True) if size == size}
+
+
 def state_columns(loads: Mapping[str, PartitionLoads]) -> dict[Metric, dict[str, float]]:
-    """Return state size and the newest checkpoint's relative size of each keyed operator, by metric."""
+    """Return the size of each keyed operator's state, and of its newest checkpoint's changes, by metric."""
+    stored = {name: each.stored or UNKNOWN_STATE for name, each in loads.items()}
     return {
+        Metric.STATE_ROWS: {name: each.rows for name, each in stored.items()},
+        Metric.STATE_HEAP: {name: each.heap for name, each in stored.items()},
+        Metric.STATE_OFF_HEAP: {name: each.off_heap for name, each in stored.items()},
         Metric.STATE_SIZE: {name: float(each.state.sum()) for name, each in loads.items()},
         Metric.CHECKPOINT_DELTA: {name: each.delta for name, each in loads.items()},
     }

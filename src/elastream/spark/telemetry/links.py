@@ -53,7 +53,6 @@ class LinkProbes:
         return Frame(links.ids, {**columns, Metric.NETWORK_LATENCY: seconds}, {**ages, Metric.NETWORK_LATENCY: oldest})
 
     def _look(self, leases: Mapping[str, Lease], now: float) -> Mapping[tuple[str, ...], tuple[float, float]]:
-        """Return (seconds, time) by pair of running hosts that answered."""
         up = (name for name, lease in leases.items() if lease.state in (HostState.RUNNING, HostState.DRAINING))
         running = [name for name in up if self._namespace(name) is not None]
         self._offset = time.time() - now

@@ -131,7 +131,6 @@ class Origin:
         return [(max(at, begun), weight) for at, weight in moments]
 
     def _begun(self, batch: Batch) -> float:
-        """Return when the query first started."""
         try:
             return min(batch.start, modified_at(self._checkpoint / "metadata"))
         except OSError:

@@ -38,8 +38,6 @@ class HostSpeed(NamedTuple):
 
 @dataclass(slots=True)
 class _Probed:
-    """Readings of one executor; clocks of hosts are not compared."""
-
     stamp: int = -1
     read_at: float = 0.0
     readings: deque[SpeedReading] = field(default_factory=lambda: deque(maxlen=READINGS))
@@ -87,6 +85,11 @@ class SpeedProbes:
             speeds[host] = rated if speed > (1 - LEAST_DIFFERENCE) * rated else speed
         ages = {host: now - each.read_at for host, each in probes.items()}
         return {host: HostSpeed(speeds[host] * shares[host], shares[host], age) for host, age in ages.items()}
+
+    def memory(self, executor: str) -> SpeedReading | None:
+        """Return the newest reading of an executor seen by `look`; None without one."""
+        probed = self._probed.get(executor)
+        return probed.readings[-1] if probed is not None and probed.readings else None
 
     def _read(self, executor: str, now: float) -> _Probed:
         probed = self._probed.setdefault(executor, _Probed())

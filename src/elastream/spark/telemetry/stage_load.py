@@ -131,7 +131,6 @@ def _stages(
 
 
 def _columns(rows: Sequence[Sequence[str]], tasks: int) -> dict[str, Any] | None:
-    """Return the columns of a `StageLoad` by name; None if a task is missing."""
     width = max(tasks, 1 + max((int(row[1]) for row in rows), default=-1))
     executor, task = [""] * width, np.full(width, -1, dtype=np.int64)
     figures = np.zeros((len(FIGURES), width))
@@ -161,6 +160,21 @@ class PartitionLoads(NamedTuple):
     age: float  # seconds since the newest batch ended
     state: Floats  # megabytes of checkpointed state
     delta: float = math.nan  # size of the newest checkpoint relative to the whole state of the stage
+    rows: Floats | None = None  # rows of state in the newest snapshots
+    stored: "StoredState | None" = None  # of the whole stage
+
+
+class StoredState(NamedTuple):
+    """State in executors, as stores report it; NaN if unknown."""
+
+    rows: float = math.nan
+    heap: float = 0.0  # MB
+    off_heap: float = 0.0  # MB
+
+    def plus(self, rows: float, megabytes: float, *, heap: bool) -> "StoredState":
+        """Return the sum with another operator's state."""
+        total = rows if math.isnan(self.rows) else self.rows + rows
+        return StoredState(total, self.heap + megabytes * heap, self.off_heap + megabytes * (not heap))
 
 
 class LoadWindow:
@@ -212,7 +226,6 @@ class LoadWindow:
 
 
 def _unlike(before: Sequence[StageLoad], load: StageLoad) -> bool:
-    """Return True if the work moved more than the batches `before` vary."""
     comparable = _comparable(before, load)
     if len(comparable) < USUAL_BATCHES or load.busy.sum() < QUIET * np.median([each.busy.sum() for each in comparable]):
         return False
@@ -223,7 +236,6 @@ def _unlike(before: Sequence[StageLoad], load: StageLoad) -> bool:
 
 
 def _alike(before: Sequence[StageLoad], one: StageLoad, other: StageLoad) -> bool:
-    """Return True if two batches differ less than those `before`."""
     usual = _usual(_comparable(before, other))
     apart = _moved(_parts(one), _parts(other))
     return apart < min(_moved(usual, _parts(one)), _moved(usual, _parts(other)))

@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
-from elastream.core.frames import Floats
+from elastream.core.frames import Floats, known_sum
 
 if TYPE_CHECKING:
     from elastream.spark.jvm.state_partitions import StatefulStage
@@ -51,6 +51,7 @@ def folders_of(stage: "StatefulStage") -> tuple[tuple[Path, ...], ...]:
 class _Store:
     folder: Path
     whole: tuple[int, float] = (0, 0.0)  # version and bytes of the newest snapshot
+    rows: float = NAN  # rows of the newest snapshot
     deltas: dict[int, float] = field(default_factory=dict)  # bytes of changes by version, since then
 
     def look(self, version: int) -> None:
@@ -58,7 +59,8 @@ class _Store:
         snapshots = [each for each in listed if each[1] and each[0] > self.whole[0]]
         if snapshots:
             newest, _, path = max(snapshots)
-            self.whole = (newest, file_size(path))
+            size, self.rows = size_and_rows(path)
+            self.whole = (newest, size)
         self.deltas = {v: size for v, size in self.deltas.items() if v >= self.whole[0]}
         for number, whole, path in listed:
             if not whole and number >= self.whole[0] and number not in self.deltas:
@@ -99,6 +101,13 @@ class StateSizes:
     def megabytes(self) -> Floats:
         """State of each partition, shape (partitions,): its newest snapshot and later changes."""
         return self._bytes / MEGABYTE
+
+    @property
+    def rows(self) -> Floats:
+        """Rows of each partition's newest snapshot, shape (partitions,); NaN unless RocksDB counted them."""
+        if not self._stores:
+            return self._unknown
+        return np.array([known_sum([store.rows for store in stores]) for stores in self._stores])
 
     @property
     def _bytes(self) -> Floats:

@@ -1,10 +1,11 @@
-"""Measures the speed of a host's cores, in a process beside its executor's Python workers.
+"""Measures the speed of a host's cores and the memory of its Python workers, in a process beside them.
 
 It times a fixed piece of work in CPU seconds; time withheld by a quota or a hypervisor is reported separately.
 """
 
 import contextlib
 import json
+import math
 import os
 import sys
 import time
@@ -12,7 +13,7 @@ import traceback
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from elastream.clouds.local.confinement import cores_allowed, own_groups
+from elastream.clouds.local.confinement import cores_allowed, megabytes, memory_allowed, own_groups
 from elastream.clouds.local.processes import end_with_parent
 
 # Environment variables: the folder of readings, and the id of the executor that this process belongs to.
@@ -36,6 +37,8 @@ class SpeedReading:
     piece: float  # CPU time of the work (seconds)
     cores: float  # cores that quotas and the CPU set allow
     kept: float = 1.0  # share of the demanded CPU time that no hypervisor stole
+    python: float | None = None  # memory of the Python workers (MB)
+    limit: float | None = None  # memory that control groups allow (MB); None without a limit
 
 
 def file_of(folder: Path, executor: str) -> Path:
@@ -68,13 +71,22 @@ def begin() -> None:
 
 
 def _probe(file: Path, parent: int) -> None:
-    groups, before = own_groups(), machine_ticks()
+    groups, before, allowed = own_groups(), machine_ticks(), memory_allowed(own_groups("memory")) / 1e6
+    limit = allowed if allowed < math.inf else None
     while os.getppid() == parent:
         began, ticks = time.process_time(), machine_ticks()
         cores = min(float(len(os.sched_getaffinity(0))), cores_allowed(groups))
-        _write(file, SpeedReading(timed(), cores, share_received(before, ticks)))
+        _write(file, SpeedReading(timed(), cores, share_received(before, ticks), megabytes_below(parent), limit))
         before = ticks
         time.sleep(pause(time.process_time() - began, cores))
+
+
+def megabytes_below(process: int) -> float:
+    """Return the memory of `process` and its children (MB), shared pages in equal parts."""
+    children: list[int] = []
+    with contextlib.suppress(OSError):  # it ends, or this kernel lists none
+        children = [int(each) for each in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+    return sum(megabytes(each) for each in (process, *children) if each != os.getpid())
 
 
 def pause(spent: float, cores: float) -> float:

@@ -184,7 +184,6 @@ class Walker:
             yield from step.runs.values() if isinstance(step, KeyTableRunner) else (step,)
 
     def _needs_arrow(self, number: int, schema: pa.Schema) -> bool:
-        """Return True if a target needs Arrow, or branches share mutable values."""
         routes = self.routes[number]
         return (len(routes) > 1 and not is_shareable(schema)) or any(
             route.to >= self.exits_from

@@ -1,0 +1,186 @@
+"""Notices that a host is taken away soon, from a file or an HTTP endpoint, as metadata services of clouds give them.
+
+file missing, empty or "FALSE"; HTTP 404, 204     no notice
+a time, alone or in JSON                          the host goes at that time
+another text, such as "TRUE"                      the host goes in UNTIMED_S seconds
+"""
+
+import contextlib
+import email.utils
+import json
+import string
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from elastream.clouds.provider import HostStatus
+from elastream.core.alarm import AlarmedThread, Alarms
+from elastream.errors import CloudError
+
+PLACEHOLDERS = ("host", "address")
+# The shortest notice of the large clouds; it counts where none is given.
+UNTIMED_S = 30.0
+# A notice whose time has passed for so long is an old one: the host is still there.
+STALE_S = 60.0
+PERIOD_S, TIMEOUT_S = 2.0, 1.0
+# Polls in a row that fail before an alarm: agents of new hosts may start late.
+FAILED_POLLS = 10
+# Names of times in the JSON of AWS, Azure and others.
+TIME_FIELDS = ("time", "deadline", "notbefore", "terminationtime")
+NONE_TEXTS = ("", "false", "none", "null", "[]", "{}")
+NOTICE_ALARM = "notices"
+# Agents on hosts are never behind a proxy.
+DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+class Notice(NamedTuple):
+    """Notice that a host goes at `deadline` (epoch seconds)."""
+
+    deadline: float
+    text: str = ""
+
+
+def check_notices(template: str) -> None:
+    """Raise CloudError if `template` is no path or URL with a placeholder."""
+    if not template:
+        return
+    try:
+        names = {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
+    except ValueError as error:
+        raise CloudError(f"notices: {template!r} is no path or URL ({error})") from None
+    if unknown := sorted(names - set(PLACEHOLDERS)):
+        raise CloudError(f"notices: {template!r} has {{{unknown[0]}}}; there are {{host}} and {{address}}")
+    if not names:
+        raise CloudError(f"notices: {template!r} names no host: write {{host}} or {{address}} where it stands")
+    if "://" in template and urlsplit(template).scheme not in ("file", "http", "https"):
+        raise CloudError(f"notices: {template!r} is no path and no file, http or https URL")
+
+
+def read_notice(location: str) -> str:
+    """Return the text at a path or URL; empty if there is none. Raises OSError."""
+    if urlsplit(location).scheme in ("http", "https"):
+        try:
+            with DIRECT.open(location, timeout=TIMEOUT_S) as answer:
+                return str(answer.read(10_000).decode(errors="replace"))
+        except urllib.error.HTTPError as error:
+            if error.code in (404, 410):
+                return ""
+            raise
+    try:
+        return Path(location.removeprefix("file://")).read_text(encoding="utf-8", errors="replace")[:10_000]
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+
+
+def parse_notice(text: str, since: float) -> Notice | None:
+    """Return the notice in `text`, or None. `since`: epoch second from which a notice without a time counts."""
+    text = text.strip()
+    if text.lower() in NONE_TEXTS:
+        return None
+    document: Any = text
+    with contextlib.suppress(ValueError):
+        document = json.loads(text)
+    if isinstance(document, dict) and document.get("Events") == []:  # Azure's scheduled events
+        return None
+    times = [at for value in _times(document) if (at := _moment(value)) is not None]
+    words = "" if isinstance(document, dict | list) else " ".join(text.split())[:80]
+    return Notice(min(times), "") if times else Notice(since + UNTIMED_S, words)
+
+
+def _times(document: Any) -> Iterator[Any]:
+    if isinstance(document, dict):
+        for name, value in document.items():
+            if name.lower() in TIME_FIELDS:
+                yield value
+            elif isinstance(value, dict | list):
+                yield from _times(value)
+    elif isinstance(document, list):
+        for each in document:
+            yield from _times(each)
+    else:
+        yield document
+
+
+def _moment(value: Any) -> float | None:
+    """Return an ISO or HTTP date, or epoch seconds, as epoch seconds; None if it is none."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value) if value > 1e9 else None
+    for read in (datetime.fromisoformat, email.utils.parsedate_to_datetime):
+        with contextlib.suppress(ValueError, TypeError):
+            at = read(str(value))
+            return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+    return None
+
+
+class NoticePoller:
+    """Newest notices of hosts, read by a thread.
+
+    Args:
+        template: Path or URL with `{host}` or `{address}`.
+        read: Returns the text at a location; raises OSError.
+    """
+
+    def __init__(
+        self,
+        template: str,
+        alarms: Alarms,
+        *,
+        read: Callable[[str], str] = read_notice,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._template, self._alarms, self._read, self._wall = template, alarms, read, wall
+        self._hosts: Mapping[str, HostStatus] = {}
+        self._notices: dict[str, Notice] = {}
+        self._first_read: dict[tuple[str, str], float] = {}
+        self._failures = 0
+        self._closing = threading.Event()
+        self._thread: AlarmedThread | None = None
+
+    def mark(self, hosts: Mapping[str, HostStatus]) -> Mapping[str, HostStatus]:
+        """Return `hosts`, those with a notice recalled; poll for these from now on."""
+        self._hosts = {name: status for name, status in hosts.items() if status.there}
+        if self._thread is None and self._hosts:
+            self._thread = AlarmedThread(self._alarms, "elastream-notices", self._run)
+            self._thread.start()
+        notices = self._notices
+        return {name: noticed(status, notices[name]) if name in notices else status for name, status in hosts.items()}
+
+    def poll(self) -> None:
+        """Read the notices of all hosts once."""
+        notices, errors = {}, list[OSError]()
+        for name, status in self._hosts.items():
+            try:
+                text = self._read(self._template.format(host=name, address=status.address))
+            except (OSError, ValueError) as error:
+                errors.append(error if isinstance(error, OSError) else OSError(str(error)))
+                continue
+            notice = parse_notice(text, self._first_read.setdefault((name, text), self._wall()))
+            if notice is not None and notice.deadline > self._wall() - STALE_S:
+                notices[name] = notice
+        self._notices = notices
+        self._failures = self._failures + 1 if errors else 0
+        if self._failures >= FAILED_POLLS:
+            self._alarms.sound(NOTICE_ALARM, f"notices cannot be read: {errors[0].strerror or errors[0]}")
+        elif not errors:
+            self._alarms.clear(NOTICE_ALARM)
+
+    def close(self) -> None:
+        self._closing.set()
+
+    def _run(self) -> None:
+        while not self._closing.wait(PERIOD_S):
+            self.poll()
+
+
+def noticed(status: HostStatus, notice: Notice) -> HostStatus:
+    """Return `status` as of a host that `notice` takes away."""
+    at = datetime.fromtimestamp(notice.deadline, UTC).strftime("%H:%M:%S")
+    reason = f"it is taken away at {at} UTC" + (f" ({notice.text})" if notice.text else "")
+    return replace(status, recalled=True, reason=reason, deadline=notice.deadline) if status.there else status

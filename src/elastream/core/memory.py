@@ -1,0 +1,140 @@
+"""Memory that state takes on hosts, and whether the hosts that remain can hold it."""
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from elastream.core.frames import Floats, Integers
+from elastream.core.hosts import HostState
+from elastream.core.metrics import Metric
+from elastream.core.observation import Observation
+from elastream.core.wording import counted
+
+# Share of a host's limit that a release leaves free: for garbage, records under way and growth until the next round.
+RESERVE = 0.1
+MOVING = (HostState.DRAINING, HostState.RELEASING)
+NAN = math.nan
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MemoryUse:
+    """Use of one kind of memory. Hosts and tasks are in the observation's order.
+
+    Attributes:
+        kind: "heap", "memory" (of the whole container) or "declared memory".
+        used: By host (MB), state included.
+        limit: By host (MB).
+        tasks: State by task (MB).
+        total: State of all operators (MB).
+    """
+
+    kind: str
+    used: Floats
+    limit: Floats
+    tasks: Floats
+    total: float
+
+    def until_full(self, at: Integers) -> float:
+        """Return the MB by which state may grow in its proportions until a host is full. `at`: host by task."""
+        held = np.bincount(at[at >= 0], self.tasks[at >= 0], len(self.used))
+        holds = held > 0
+        left = (self.limit - self.used)[holds] * self.total / held[holds]
+        return max(0.0, float(np.nanmin(left))) if holds.any() and not np.isnan(left).all() else math.inf
+
+    @property
+    def room(self) -> Floats:
+        """MB that each host may take besides, with RESERVE left free; NaN if unknown."""
+        return (1 - RESERVE) * self.limit - self.used
+
+
+def memory_uses(observation: Observation) -> tuple[MemoryUse, ...]:
+    """Return the kinds of memory in which state and limits are known."""
+    hosts, leases = observation.hosts, observation.leases
+    heap, native = (_state_by_task(observation, metric) for metric in (Metric.STATE_HEAP, Metric.STATE_OFF_HEAP))
+    declared = _declared(observation) if not heap.any() and not native.any() else heap
+    uses = []
+    if heap.any():
+        used = np.fmax(hosts.column(Metric.HEAP), _by_host(observation, heap))
+        uses.append(MemoryUse("heap", used, hosts.column(Metric.HEAP_LIMIT), heap, float(heap.sum())))
+    if native.any():
+        python = np.nan_to_num(hosts.column(Metric.PYTHON_MEMORY))
+        # The heap grows to its limit, whatever it holds now.
+        reserved = hosts.column(Metric.HEAP_LIMIT) + hosts.column(Metric.OFF_HEAP) + python
+        measured = hosts.column(Metric.MEMORY)
+        used = np.where(np.isnan(measured), reserved + _by_host(observation, native), measured)
+        uses.append(MemoryUse("memory", used, hosts.column(Metric.MEMORY_LIMIT), native, float(native.sum())))
+    if declared is not heap and declared.any():
+        limit = np.array([leases[host].type.memory if host in leases else NAN for host in hosts.ids])
+        uses.append(MemoryUse("declared memory", _by_host(observation, declared), limit, declared, float(declared.sum())))
+    return tuple(uses)
+
+
+def shortage(observation: Observation, leaving: Collection[str]) -> str:
+    """Return why state would not fit once the hosts `leaving` are gone, or "". Unknown memory forbids nothing."""
+    rows, tasks = observation.hosts.rows, observation.tasks
+    going = {*leaving, *(name for name, lease in observation.leases.items() if lease.state in MOVING)}
+    left = [host for host in observation.usable if host not in going]
+    away = np.isin(tasks.host, [rows[host] for host in going if host in rows])
+    for use in memory_uses(observation) if left else ():
+        moving = sorted(use.tasks[away].tolist(), reverse=True)
+        at = [rows[host] for host in left if host in rows]
+        room = use.room[at].tolist()
+        if not moving or moving[0] <= 0 or any(math.isnan(each) for each in room):
+            continue
+        if (stuck := _without_room(moving, room)) > 0:
+            need, most = float(use.used[at].sum()) + sum(moving), (1 - RESERVE) * float(use.limit[at].sum())
+            detail = (
+                f"{need:.0f} MB of {use.kind}, of which {len(left)} may fill {most:.0f} MB"
+                if need > most
+                else f"a partition of {stuck:.0f} MB of {use.kind} fits on none"
+            )
+            return f"memory: {counted(len(left), 'host')} would carry the load, {len(left) + 1} carry the state: {detail}"
+    return ""
+
+
+def _without_room(megabytes: Collection[float], room: list[float]) -> float:
+    """Return the first of `megabytes`, largest first, that does not fit where most `room` is left; 0 if all fit."""
+    for each in megabytes:
+        most = max(range(len(room)), key=room.__getitem__)
+        room[most] -= each
+        if room[most] < 0:
+            return each
+    return 0.0
+
+
+def _by_host(observation: Observation, tasks: Floats) -> Floats:
+    at = observation.tasks.host
+    return np.asarray(np.bincount(at[at >= 0], tasks[at >= 0], len(observation.hosts)), dtype=np.float64)
+
+
+def _state_by_task(observation: Observation, metric: Metric) -> Floats:
+    """Return each task's part of its operator's state, by the sizes of files; 0 if unknown."""
+    tasks, states = observation.tasks, np.nan_to_num(observation.operators.column(metric))
+    sizes, state = tasks.column(Metric.STATE_SIZE), np.zeros(len(tasks))
+    for name in observation.context.partitions if states.any() else ():
+        of = tasks.operator == observation.operators.rows.get(name, -1)
+        if of.any():
+            known = sizes[of] if sizes[of].sum() > 0 else np.ones(int(of.sum()))
+            state[of] = states[observation.operators.rows[name]] * known / known.sum()
+    return state
+
+
+def _declared(observation: Observation) -> Floats:
+    """Return the declared memory of each state partition."""
+    context, tasks = observation.context, observation.tasks
+    state = np.zeros(len(tasks))
+    for name in context.partitions.keys() - context.scalable:
+        if name in context.graph.by_name and name in observation.operators.rows:
+            state[tasks.operator == observation.operators.rows[name]] = context.graph.operator(name).memory
+    return state
+
+
+def room_by_host(observation: Observation) -> tuple[Mapping[str, float], Floats]:
+    """Return the room of each host (MB; inf if unknown), and the state of each task, of the scarcest kind of memory."""
+    uses = [use for use in memory_uses(observation) if not np.isnan(use.room).all()]
+    if not uses:
+        return {}, np.zeros(len(observation.tasks))
+    use = min(uses, key=lambda each: float(np.nanmin(each.room / each.limit)))
+    return dict(zip(observation.hosts.ids, np.nan_to_num(use.room, nan=math.inf).tolist(), strict=True)), use.tasks

@@ -1,0 +1,73 @@
+"""Memory of executors (`ExecutorMemory.java`), from the heartbeats that they send anyway."""
+
+import contextlib
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+
+from elastream.errors import EnvironmentProblem, first_line
+from elastream.spark.jvm.driver_side import HERE, DriverSide, Java, java_context, jvm_of
+
+OVERHEAD_FACTOR, MIN_OVERHEAD_MIB = 0.1, 384
+MIB, MB = 2**20, 1e6
+
+
+class Heartbeat(NamedTuple):
+    at: float  # epoch seconds
+    heap: float  # MB in use, garbage included
+    off_heap: float  # MB of classes, compiled code and buffers
+    collecting: float  # seconds of garbage collection so far
+
+
+class ExecutorMemory(DriverSide):
+    """The listener in the JVM of a session, active from `start` to `close`.
+
+    Attributes:
+        heap_limit: Most heap of an executor (MB).
+        container: Size of an executor's container (MB); None unless YARN or Kubernetes enforces it.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        super().__init__(spark, HERE / "ExecutorMemory.java", "org.apache.spark.scheduler.SparkListener")
+        try:
+            self._object.begin(self.context)
+            self.heap_limit = heap_limit(java_context(spark), jvm_of(spark)) / MB
+            self.container = container_size(java_context(spark))
+        except (Py4JError, TypeError) as error:
+            raise EnvironmentProblem(f"this Spark does not tell the memory of executors: {first_line(error)}") from error
+
+    def start(self) -> None:
+        self._object.listen()
+
+    def look(self) -> Mapping[str, Heartbeat]:
+        """Return the newest heartbeat with figures, by executor."""
+        return {
+            executor: Heartbeat(int(at) / 1e3, int(heap) / MB, sum(map(int, others)) / MB, int(collected) / 1e3)
+            for executor, at, heap, *others, collected in self.ask("memory")
+        }
+
+    def close(self) -> None:
+        """Stop listening; nothing happens in a stopped session."""
+        with contextlib.suppress(Py4JError):
+            self._object.end()
+
+
+def heap_limit(context: Java, jvm: Java) -> int:
+    """Return the most heap of an executor (bytes); in local mode that is the driver's."""
+    if str(context.master()).startswith(("local[", "local-cluster")) or str(context.master()) == "local":
+        return int(jvm.java.lang.Runtime.getRuntime().maxMemory())
+    return int(context.executorMemory()) * MIB
+
+
+def container_size(context: Java) -> float | None:
+    """Return the size of an executor's container by Spark's settings (MB); None where no manager enforces one."""
+    if not str(context.master()).startswith(("yarn", "k8s://")):
+        return None
+    settings, heap = context.conf(), int(context.executorMemory())
+    factor = float(settings.get("spark.executor.memoryOverheadFactor", str(OVERHEAD_FACTOR)))
+    overhead = int(settings.getSizeAsMb("spark.executor.memoryOverhead", f"{max(MIN_OVERHEAD_MIB, int(heap * factor))}m"))
+    buffers = int(settings.getSizeAsMb("spark.memory.offHeap.size", "0m"))
+    python = int(settings.getSizeAsMb("spark.executor.pyspark.memory", "0m"))
+    return (heap + overhead + buffers + python) * MIB / MB

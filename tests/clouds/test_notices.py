@@ -1,0 +1,165 @@
+"""Notices of hosts that are taken away, from files and HTTP endpoints."""
+
+import http.server
+import threading
+
+import pytest
+
+from elastream.clouds.local.local import Local
+from elastream.clouds.notices import FAILED_POLLS, STALE_S, UNTIMED_S, Notice, NoticePoller, parse_notice, read_notice
+from elastream.clouds.provider import HostStatus, Phase
+from elastream.clouds.standalone import Standalone
+from elastream.core.alarm import Alarms
+from elastream.errors import CloudError
+from support.fake_clock import FakeClock
+
+NOON = 1_700_000_000.0  # 2023-11-14T22:13:20Z
+HOSTS = {"h1": HostStatus("small", Phase.UP, address="10.0.0.1"), "h2": HostStatus("small", Phase.UP, address="10.0.0.2")}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2023-11-14T22:13:50Z",
+        "Tue, 14 Nov 2023 22:13:50 GMT",
+        "1700000030",
+        '{"action": "terminate", "time": "2023-11-14T22:13:50Z"}',
+        '{"Events": [{"EventType": "Preempt", "NotBefore": "Tue, 14 Nov 2023 22:13:50 GMT"}]}',
+        '{"deadline": 1700000030}',
+    ],
+)
+def test_time_in_a_notice_is_its_deadline(text):
+    notice = parse_notice(text, NOON - 99)
+    assert notice is not None
+    assert notice.deadline == NOON + 30
+
+
+@pytest.mark.parametrize("text", ["", " \n", "FALSE", "none", "null", "{}", '{"DocumentIncarnation": 3, "Events": []}'])
+def test_empty_answer_is_no_notice(text):
+    assert parse_notice(text, NOON) is None
+
+
+@pytest.mark.parametrize("text", ["TRUE", "moved for maintenance", '{"state": "marked"}'])
+def test_notice_without_a_time_gives_half_a_minute(text):
+    notice = parse_notice(text, NOON)
+    assert notice is not None
+    assert notice.deadline == NOON + UNTIMED_S
+
+
+class World:
+    """A poller over texts by location."""
+
+    def __init__(self, **texts):
+        self.texts, self.clock = texts, FakeClock()
+        self.alarms = Alarms(self.clock.now)
+        self.poller = NoticePoller("{host}", self.alarms, read=self.read, wall=lambda: NOON + self.clock.now())
+        self.poller._thread = threading.current_thread()  # polls by hand
+        self.poller.mark(HOSTS)
+
+    def read(self, location):
+        text = self.texts.get(location, "")
+        if isinstance(text, OSError):
+            raise text
+        return text
+
+    def marked(self):
+        self.poller.poll()
+        return self.poller.mark(HOSTS)
+
+
+def test_host_with_a_notice_is_recalled_with_its_deadline():
+    marked = World(h2="2023-11-14T22:13:50Z").marked()
+    assert not marked["h1"].recalled
+    assert marked["h2"].recalled
+    assert marked["h2"].deadline == NOON + 30
+    assert marked["h2"].reason == "it is taken away at 22:13:50 UTC"
+
+
+def test_withdrawn_notice_recalls_no_more():
+    world = World(h2="TRUE")
+    assert world.marked()["h2"].recalled
+    world.texts.clear()
+    assert not world.marked()["h2"].recalled
+
+
+def test_untimed_notice_counts_from_its_first_sight_and_ends():
+    world = World(h2="TRUE")
+    world.marked()
+    world.clock.advance(10.0)
+    assert world.marked()["h2"].deadline == NOON + UNTIMED_S
+    world.clock.advance(UNTIMED_S + STALE_S)
+    assert not world.marked()["h2"].recalled
+
+
+def test_notice_of_an_earlier_run_recalls_nothing():
+    assert not World(h2="2023-11-14T22:00:00Z").marked()["h2"].recalled
+
+
+def test_unreadable_notices_raise_an_alarm_until_they_are_read():
+    world = World(h1=OSError("no route to host"))
+    for _ in range(FAILED_POLLS - 1):
+        world.marked()
+    assert world.alarms.active == ()
+    world.marked()
+    assert [each.said for each in world.alarms.active] == ["notices cannot be read: no route to host"]
+    world.texts.clear()
+    world.marked()
+    assert world.alarms.active == ()
+
+
+@pytest.mark.parametrize("location", ["{path}", "file://{path}"])
+def test_missing_file_is_no_notice(tmp_path, location):
+    path = tmp_path / "h1"
+    assert read_notice(location.format(path=path)) == ""
+    path.write_text("TRUE")
+    assert read_notice(location.format(path=path)) == "TRUE"
+
+
+@pytest.fixture
+def endpoint():
+    class Metadata(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            status = {"/gone": 404, "/broken": 500}.get(self.path, 200)
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(b"TRUE")
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Metadata)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_endpoint_answers_404_without_a_notice(endpoint):
+    assert read_notice(f"{endpoint}/notice") == "TRUE"
+    assert read_notice(f"{endpoint}/gone") == ""
+    with pytest.raises(OSError, match="500"):
+        read_notice(f"{endpoint}/broken")
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("/run/notices", "names no host"),
+        ("/run/{name}", r"has \{name\}"),
+        ("ftp://{host}", "no path and no file, http or https URL"),
+        ("/run/{host", "no path or URL"),
+    ],
+)
+def test_setting_that_names_no_host_is_refused(template, message):
+    for cloud in (lambda: Local(notices=template), lambda: Standalone(master="spark://m:7077", notices=template)):
+        with pytest.raises(CloudError, match=message):
+            cloud()
+
+
+def test_gone_hosts_stay_gone():
+    world = World(h2="TRUE")
+    world.marked()
+    gone = {"h2": HostStatus("small", Phase.GONE, "killed")}
+    assert world.poller.mark(gone) == gone
+    assert isinstance(world.poller._notices["h2"], Notice)

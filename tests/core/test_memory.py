@@ -1,0 +1,107 @@
+"""State fits the hosts that remain, or a sentence says what is missing."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastream.core.frames import Frame
+from elastream.core.memory import RESERVE, memory_uses, room_by_host, shortage
+from elastream.core.metrics import Metric
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
+from elastream.dataflow.stages import lay_out
+from support.states import observed
+
+
+def test_host_whose_state_fits_elsewhere_may_go():
+    assert shortage(observed([0, 1, 2], heap=300.0), {"h3"}) == ""
+
+
+def test_two_hosts_carry_the_load_and_three_the_state():
+    reason = shortage(observed([0, 1, 2], heap=1500.0), {"h3"})
+    assert reason.startswith("memory: 2 hosts would carry the load, 3 carry the state: 1500 MB of heap")
+
+
+def test_heap_in_use_counts_where_it_is_more_than_the_state():
+    at = [0, 1]
+    assert shortage(observed(at, heap=200.0), {"h2"}) == ""
+    assert shortage(with_heap(at, 200.0, [600.0, 300.0]), {"h2"}) != ""
+
+
+def with_heap(at, state, heap):
+    observation = observed(at, heap=state)
+    hosts = observation.hosts
+    columns = {metric: hosts.column(metric) for metric in hosts.metrics}
+    return SimpleNamespace(
+        **{name: getattr(observation, name) for name in ("operators", "tasks", "leases", "context", "usable")},
+        hosts=Frame(hosts.ids, {**columns, Metric.HEAP: heap}),
+    )
+
+
+def test_state_that_still_leaves_a_draining_host_needs_room_too():
+    at = [0, 1, 2, 0, 1, 2]
+    assert shortage(observed(at, heap=1000.0), {"h3"}) == ""
+    assert shortage(observed(at, heap=1000.0, drains=("h2",)), {"h3"}) != ""
+
+
+def test_large_partition_fits_no_host_although_the_sum_would():
+    observation = observed([0, 1, 2], heap=1200.0, sizes=[300.0, 300.0, 600.0])
+    assert "a partition of 600 MB of heap fits on none" in shortage(observation, {"h3"})
+    assert shortage(observed([0, 1, 2], heap=1200.0, sizes=[590.0, 590.0, 20.0]), {"h3"}) == ""
+
+
+def test_state_of_rocksdb_counts_against_the_container():
+    at = [0, 1]
+    assert shortage(observed(at, native=500.0, memory=[600.0, 600.0]), {"h2"}) == ""
+    assert "MB of memory" in shortage(observed(at, native=500.0, memory=[700.0, 700.0]), {"h2"})
+
+
+def test_unmeasured_container_reserves_the_whole_heap():
+    at = [0, 1]
+    roomy, full = ({"off_heap": [each, each], "python_memory": [50.0, 50.0]} for each in (50.0, 90.0))
+    assert shortage(observed(at, native=80.0, **roomy), {"h2"}) == ""
+    assert shortage(observed(at, native=80.0, **full), {"h2"}) != ""
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_unknown_memory_forbids_nothing(known):
+    assert shortage(observed([0, 1], known=known), {"h2"}) == ""
+    assert shortage(observed([0, 1], heap=5000.0, known=False), {"h2"}) == ""
+
+
+def test_declared_memory_counts_until_state_is_measured():
+    keyed = Operator("count", Kind.KEYED, (Alternate("count"),), memory=400.0, key=("key",))
+    parts = (Operator("in", Kind.SOURCE), keyed, Operator("out", Kind.SINK))
+    graph = Graph("g", parts, (Edge("in", "count"), Edge("count", "out")))
+    layout = lay_out(graph)
+    assert "declared memory" in shortage(observed([0, 1, 0], layout=layout), {"h2"})
+    assert shortage(observed([0, 1], layout=layout), {"h2"}) == ""
+    assert shortage(observed([0, 1, 0], layout=layout, heap=90.0), {"h2"}) == ""
+
+
+@given(
+    st.lists(st.floats(1.0, 400.0), min_size=2, max_size=30),
+    st.integers(2, 5),
+    st.data(),
+)
+def test_released_state_always_fits_below_the_limit(sizes, hosts, data):
+    """Whatever is granted can be placed: greedily by room, no host passes its limit less the reserve."""
+    at = [number % hosts for number in range(len(sizes))]
+    observation = observed(at, heap=sum(sizes), sizes=sizes)
+    leaving = data.draw(st.sampled_from(observation.usable))
+    if shortage(observation, {leaving}):
+        return
+    room, state = room_by_host(observation)
+    left = {name: each for name, each in room.items() if name != leaving}
+    for megabytes in sorted((mb for mb, host in zip(state, at, strict=True) if f"h{host + 1}" == leaving), reverse=True):
+        most = max(left, key=left.get)
+        left[most] -= megabytes
+        assert left[most] >= -1e-6
+
+
+def test_reserve_is_left_free():
+    (use,) = memory_uses(observed([0, 1], heap=200.0))
+    assert use.room == pytest.approx(np.array([700 * (1 - RESERVE) - 100] * 2))
