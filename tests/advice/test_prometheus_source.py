@@ -50,9 +50,9 @@ def query_of(application):
     return query
 
 
-@pytest.mark.parametrize("wrong", [[{"metric": [], "values": []}], [None], "none", [{"metric": {}, "values": [[1e400, 1]]}]])
+@pytest.mark.parametrize("wrong", [[{"metric": [], "values": []}], [None], "none"])
 def test_result_of_another_form_is_named(wrong):
-    with pytest.raises(InputError, match=r"in a form that is not Prometheus's|none of 1 series"):
+    with pytest.raises(InputError, match="in a form that is not Prometheus's"):
         read(wrong)
 
 
