@@ -173,3 +173,16 @@ def test_stop_request_stays_for_the_controller_when_a_run_ends(tmp_path):
         assert job.directory.stop_requested
     StopRequests(job.directory).ended(Ending("stopped", 0.0))
     assert not job.directory.stop_requested
+
+
+def test_job_runs_now_and_then_while_its_sources_cannot_be_looked_at(tmp_path):
+    job = job_in(tmp_path, [1.0])
+    job.play(0.5 * HOUR)
+    started = job.starts
+
+    def look():
+        raise OSError("no broker answers")
+
+    job.look = look
+    job.play(2.5 * HOUR)
+    assert HOUR / job.freshness < job.starts - started <= 4 * HOUR / job.freshness
