@@ -50,6 +50,12 @@ def query_of(application):
     return query
 
 
+@pytest.mark.parametrize("wrong", [[{"metric": [], "values": []}], [None], "none"])
+def test_result_of_another_form_is_named(wrong):
+    with pytest.raises(InputError, match="in a form that is not Prometheus's"):
+        read(wrong)
+
+
 def test_gauges_of_spark_give_batches_and_their_trigger():
     application = read(gauges())
     query = query_of(application)

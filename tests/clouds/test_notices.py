@@ -1,5 +1,6 @@
 """Notices of hosts that are taken away, from files and HTTP endpoints."""
 
+import http.client
 import http.server
 import threading
 
@@ -46,6 +47,18 @@ def test_notice_without_a_time_gives_half_a_minute(text):
     assert notice.deadline == NOON + UNTIMED_S
 
 
+@pytest.mark.parametrize("text", ['{"time": 1700000030000}', "1700000030000"])
+def test_milliseconds_are_a_time_too(text):
+    assert parse_notice(text, NOON) == Notice(NOON + 30)
+
+
+@pytest.mark.parametrize("text", ["9" * 400, "1e400", '{"time": 1e300}', "[" * 9_000, "9999999999999999"])
+def test_no_text_is_a_time_that_no_clock_shows(text):
+    notice = parse_notice(text, NOON)
+    assert notice is not None
+    assert notice.deadline == NOON + UNTIMED_S
+
+
 class World:
     """A poller over texts by location."""
 
@@ -58,7 +71,7 @@ class World:
 
     def read(self, location):
         text = self.texts.get(location, "")
-        if isinstance(text, OSError):
+        if isinstance(text, Exception):
             raise text
         return text
 
@@ -79,6 +92,26 @@ def test_withdrawn_notice_recalls_no_more():
     world = World(h2="TRUE")
     assert world.marked()["h2"].recalled
     world.texts.clear()
+    assert not world.marked()["h2"].recalled
+
+
+def test_untimed_notice_that_is_given_again_counts_again():
+    world = World(h2="TRUE")
+    world.marked()
+    world.texts.clear()
+    world.clock.advance(UNTIMED_S + STALE_S)
+    world.marked()
+    world.texts["h2"] = "TRUE"
+    assert world.marked()["h2"].deadline == NOON + world.clock.now() + UNTIMED_S
+
+
+@pytest.mark.parametrize("error", [OSError("no route to host"), http.client.BadStatusLine("")])
+def test_notice_stays_while_the_endpoint_of_its_host_fails(error):
+    world = World(h2="2023-11-14T22:13:50Z")
+    world.marked()
+    world.texts["h2"] = error
+    assert world.marked()["h2"].deadline == NOON + 30
+    world.clock.advance(31.0 + STALE_S)
     assert not world.marked()["h2"].recalled
 
 

@@ -72,6 +72,15 @@ def test_alarm_says_when_executors_are_full_and_clears():
 
 
 @pytest.mark.parametrize("heap", [None, 0.0])
+def test_alarm_ends_with_the_state(heap):
+    alarms, forecast = Alarms(lambda: 0.0), GrowthForecast()
+    forecast.observed(observed([0, 1], heap=1390.0), alarms)
+    assert [each.source for each in alarms.active] == [f"{GROWTH_ALARM} (heap)"]
+    forecast.observed(observed([0, 1], heap=heap, time=60.0), alarms)
+    assert alarms.active == ()
+
+
+@pytest.mark.parametrize("heap", [None, 0.0])
 def test_unknown_or_absent_state_raises_no_alarm(heap):
     alarms, forecast = Alarms(lambda: 0.0), GrowthForecast()
     for minute in range(100):

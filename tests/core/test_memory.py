@@ -61,9 +61,16 @@ def test_state_of_rocksdb_counts_against_the_container():
 
 def test_unmeasured_container_reserves_the_whole_heap():
     at = [0, 1]
-    roomy, full = ({"off_heap": [each, each], "python_memory": [50.0, 50.0]} for each in (50.0, 90.0))
+    roomy, full = ({"off_heap": [each, each], "python_memory": [50.0, 50.0]} for each in (50.0, 150.0))
     assert shortage(observed(at, native=80.0, **roomy), {"h2"}) == ""
     assert shortage(observed(at, native=80.0, **full), {"h2"}) != ""
+
+
+def test_container_of_little_more_than_its_heap_lets_hosts_go():
+    """Spark's default: a tenth of the heap beside it."""
+    limits = {"heap_limit": [8590.0] * 2, "memory_limit": [9449.0] * 2, "off_heap": [150.0] * 2}
+    assert shortage(observed([0, 1], native=400.0, **limits), {"h2"}) == ""
+    assert shortage(observed([0, 1], native=1400.0, **limits), {"h2"}) != ""
 
 
 @pytest.mark.parametrize("known", [True, False])

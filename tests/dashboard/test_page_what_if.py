@@ -47,6 +47,21 @@ def test_the_child_ends_with_the_page(tmp_path):
     asyncio.run(replay())
 
 
+def test_a_child_that_cannot_start_is_an_answer(tmp_path, monkeypatch):
+    async def full(*arguments, **options):
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", full)
+
+    async def replay() -> str:
+        what_if = WhatIf(lambda: None)
+        what_if.start(tmp_path, {"policy": "horizon", "max_hosts": "3"})
+        await what_if._task
+        return text_of(what_if.html)
+
+    assert asyncio.run(replay()) == "No replay under horizon with at most 3 hosts: Cannot allocate memory."
+
+
 @pytest.mark.parametrize(
     ("fields", "why"),
     [

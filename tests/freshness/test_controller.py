@@ -12,6 +12,8 @@ from elastream.errors import EnvironmentProblem
 from elastream.freshness.controller import FirstRunFailed
 from elastream.freshness.wakes import NEXT, State, controller_lock, entries_of
 from elastream.recording.directory import RunDirectory
+from elastream.recording.observer import Ending
+from elastream.recording.run_state import StopRequests
 from support.fake_bounded_job import Job
 
 HOUR = 3600.0
@@ -160,3 +162,27 @@ def test_second_controller_of_a_folder_is_refused(tmp_path):
         controller_lock(directory),
     ):
         pass
+
+
+def test_stop_request_stays_for_the_controller_when_a_run_ends(tmp_path):
+    job = job_in(tmp_path, [])
+    job.directory.lock.touch()
+    job.directory.stop_request.touch()
+    with controller_lock(job.directory):
+        StopRequests(job.directory).ended(Ending("stopped", 0.0))
+        assert job.directory.stop_requested
+    StopRequests(job.directory).ended(Ending("stopped", 0.0))
+    assert not job.directory.stop_requested
+
+
+def test_job_runs_now_and_then_while_its_sources_cannot_be_looked_at(tmp_path):
+    job = job_in(tmp_path, [1.0])
+    job.play(0.5 * HOUR)
+    started = job.starts
+
+    def look():
+        raise OSError("no broker answers")
+
+    job.look = look
+    job.play(2.5 * HOUR)
+    assert HOUR / job.freshness < job.starts - started <= 4 * HOUR / job.freshness

@@ -4,9 +4,18 @@ import json
 import math
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import pytest
 
 from elastream.freshness.wakes import SourceSpec
-from elastream.freshness.watching import FileWatch, KafkaWatch, Watched, bytes_read
+from elastream.freshness.watching import FileWatch, KafkaOffsets, KafkaWatch, Watched, bytes_read
+
+
+class TopicPartition(NamedTuple):
+    topic: str
+    partition: int
 
 
 def entry(checkpoint: Path, number: int, files: list[Path]) -> None:
@@ -85,3 +94,21 @@ def test_bytes_become_records_by_what_a_run_read(tmp_path):
     watched = Watched([spec])
     watched.ran({spec.name: 50.0}, {spec.name: 200.0})
     assert watched.look()[0].records == 25
+
+
+def test_missing_topic_is_an_error_and_not_an_empty_one():
+    class Consumer:
+        def partitions_for_topic(self, topic):
+            return None if topic == "gone" else {0}
+
+        def beginning_offsets(self, parts):
+            return dict.fromkeys(parts, 0)
+
+        end_offsets = beginning_offsets
+
+    errors = SimpleNamespace(KafkaError=RuntimeError)
+    reader = KafkaOffsets.__new__(KafkaOffsets)
+    reader._kafka, reader._consumer = SimpleNamespace(TopicPartition=TopicPartition, errors=errors), Consumer()
+    assert reader(["t"]) == ({"t/0": 0}, {"t/0": 0})
+    with pytest.raises(OSError, match="no topic 'gone'"):
+        reader(["t", "gone"])

@@ -228,6 +228,18 @@ def test_short_notice_moves_more_partitions_in_a_batch():
     assert world.placing.limits.per_host == 1
 
 
+def test_time_of_a_batch_is_that_of_its_own_query():
+    world = World("h1", "h2", tasks=("h1", "h1", "h1"))
+    world.reconciler._queries.live += (SimpleNamespace(id="other", operators=("q/count",)),)
+    world.hosts.drain("h1")
+    world.look()
+    for own, other in ((1, 0), (1, 1), (2, 1)):
+        world.clock.advance(9.0 if own > other else 1.0)
+        world.driver.queries = [("id", "run", own, False, "q"), ("other", "run", other, False, "r")]
+        world.reconciler.step()
+    assert world.reconciler._round_s == pytest.approx(10.0)
+
+
 def test_end_of_a_notice_says_what_was_left():
     world = World("h1", "h2", tasks=("h1", "h2", "h2"))
     world.load = ObservedLoad(files={FIRST: 20.0})

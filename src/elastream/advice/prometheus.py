@@ -70,7 +70,7 @@ def read(source: str, site: Site, query: Mapping[str, str]) -> Application:
         applications = _applications(series)
     except NoSuchPage:
         raise InputError(f"{source} is neither Spark's web interface nor Prometheus") from None
-    except (KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, TypeError, ValueError):
         raise InputError(f"{source} answers in a form that is not Prometheus's") from None
     if not applications:
         there = f"none of {counted(len(series), 'series', 'series')} is" if series else "there is no series"

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, cast
 from urllib.parse import unquote, urlsplit
+from weakref import WeakSet
 
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -38,26 +39,26 @@ class JobQueries:
         Starting a query raises InputError if it does not end by itself, if the next run could not continue it, or if its
         sources cannot be watched.
         """
-        bounded: set[int] = set()
+        bounded: WeakSet[DataStreamWriter] = WeakSet()
         trigger = DataStreamWriter.trigger
 
         @wraps(trigger)
         def triggered(writer: DataStreamWriter, *arguments: Any, **options: Any) -> DataStreamWriter:
-            bounded.discard(id(writer))
+            bounded.discard(writer)
             if options.get("availableNow"):
-                bounded.add(id(writer))
+                bounded.add(writer)
             return trigger(writer, *arguments, **options)
 
         DataStreamWriter.trigger = triggered  # type: ignore[method-assign,assignment]
         for name in ("start", "toTable"):
             self._wrap(name, bounded)
 
-    def _wrap(self, name: str, bounded: set[int]) -> None:
+    def _wrap(self, name: str, bounded: WeakSet[DataStreamWriter]) -> None:
         method = getattr(DataStreamWriter, name)
 
         @wraps(method)
         def start(writer: DataStreamWriter, *arguments: Any, **options: Any) -> StreamingQuery:
-            if id(writer) not in bounded:
+            if writer not in bounded:
                 raise InputError(
                     "freshness: a query of the job has no trigger(availableNow=True), so that its run never ends"
                 )

@@ -8,6 +8,7 @@ another text, such as "TRUE"                      the host goes in UNTIMED_S sec
 import contextlib
 import email.utils
 import json
+import math
 import string
 import threading
 import time
@@ -16,6 +17,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -35,6 +37,8 @@ FAILED_POLLS = 10
 # Names of times in the JSON of AWS, Azure and others.
 TIME_FIELDS = ("time", "deadline", "notbefore", "terminationtime")
 NONE_TEXTS = ("", "false", "none", "null", "[]", "{}")
+# Numbers that are times (epoch seconds): from the years 2001 to 5138.
+EARLIEST, LATEST = 1e9, 1e11
 NOTICE_ALARM = "notices"
 # Agents on hosts are never behind a proxy.
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -85,7 +89,7 @@ def parse_notice(text: str, since: float) -> Notice | None:
     if text.lower() in NONE_TEXTS:
         return None
     document: Any = text
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         document = json.loads(text)
     if isinstance(document, dict) and document.get("Events") == []:  # Azure's scheduled events
         return None
@@ -109,13 +113,15 @@ def _times(document: Any) -> Iterator[Any]:
 
 
 def _moment(value: Any) -> float | None:
-    """Return an ISO or HTTP date, or epoch seconds, as epoch seconds; None if it is none."""
+    """Return an ISO or HTTP date, or epoch seconds or milliseconds, as epoch seconds; None if it is none."""
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value) if value > 1e9 else None
+        seconds = value if value < LATEST else value / 1e3 if value < 1e3 * LATEST else math.nan
+        return float(seconds) if seconds > EARLIEST else None
     for read in (datetime.fromisoformat, email.utils.parsedate_to_datetime):
-        with contextlib.suppress(ValueError, TypeError):
+        with contextlib.suppress(ValueError, TypeError, OverflowError):
             at = read(str(value))
-            return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+            seconds = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+            return seconds if seconds < LATEST else None
     return None
 
 
@@ -138,7 +144,7 @@ class NoticePoller:
         self._template, self._alarms, self._read, self._wall = template, alarms, read, wall
         self._hosts: Mapping[str, HostStatus] = {}
         self._notices: dict[str, Notice] = {}
-        self._first_read: dict[tuple[str, str], float] = {}
+        self._first_read: dict[str, tuple[str, float]] = {}  # newest text of each host
         self._failures = 0
         self._closing = threading.Event()
         self._thread: AlarmedThread | None = None
@@ -154,17 +160,19 @@ class NoticePoller:
 
     def poll(self) -> None:
         """Read the notices of all hosts once."""
-        notices, errors = {}, list[OSError]()
+        notices, errors, first_read = {}, list[OSError](), dict[str, tuple[str, float]]()
         for name, status in self._hosts.items():
+            before = self._first_read.get(name, ("", math.nan))
             try:
                 text = self._read(self._template.format(host=name, address=status.address))
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, HTTPException) as error:
                 errors.append(error if isinstance(error, OSError) else OSError(str(error)))
-                continue
-            notice = parse_notice(text, self._first_read.setdefault((name, text), self._wall()))
+                text = before[0]  # a host that is taken away may take its endpoint along
+            first_read[name] = before if text == before[0] else (text, self._wall())
+            notice = parse_notice(*first_read[name])
             if notice is not None and notice.deadline > self._wall() - STALE_S:
                 notices[name] = notice
-        self._notices = notices
+        self._notices, self._first_read = notices, first_read
         self._failures = self._failures + 1 if errors else 0
         if self._failures >= FAILED_POLLS:
             self._alarms.sound(NOTICE_ALARM, f"notices cannot be read: {errors[0].strerror or errors[0]}")

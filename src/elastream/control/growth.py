@@ -87,9 +87,12 @@ class GrowthForecast(LoopExtension):
 
     def observed(self, observation: Observation, alarms: Alarms) -> Observation:
         """Return `observation`; sound or clear the alarm once a minute."""
-        for use in memory_uses(observation):
-            if use.kind != "declared memory" and use.total > 0:
-                self._look(use, observation, alarms)
+        uses = [use for use in memory_uses(observation) if use.kind != "declared memory" and use.total > 0]
+        for use in uses:
+            self._look(use, observation, alarms)
+        for kind in self._announced.keys() - {use.kind for use in uses}:
+            del self._announced[kind]
+            alarms.clear(f"{GROWTH_ALARM} ({kind})")
         return observation
 
     def _look(self, use: MemoryUse, observation: Observation, alarms: Alarms) -> None:

@@ -12,7 +12,8 @@ from elastream.core.metrics import Metric
 from elastream.core.observation import Observation
 from elastream.core.wording import counted
 
-# Share of a host's limit that a release leaves free: for garbage, records under way and growth until the next round.
+# Share of a host's limit that a release leaves free: for garbage, records under way and growth until the next round. Of a
+# container that counts with the whole heap, only what is beside the heap: Spark's default is a tenth of it.
 RESERVE = 0.1
 MOVING = (HostState.DRAINING, HostState.RELEASING)
 NAN = math.nan
@@ -28,6 +29,7 @@ class MemoryUse:
         limit: By host (MB).
         tasks: State by task (MB).
         total: State of all operators (MB).
+        fixed: By host, part of the limit that cannot grow (MB).
     """
 
     kind: str
@@ -35,6 +37,7 @@ class MemoryUse:
     limit: Floats
     tasks: Floats
     total: float
+    fixed: Floats | float = 0.0
 
     def until_full(self, at: Integers) -> float:
         """Return the MB by which state may grow in its proportions until a host is full. `at`: host by task."""
@@ -44,9 +47,14 @@ class MemoryUse:
         return max(0.0, float(np.nanmin(left))) if holds.any() and not np.isnan(left).all() else math.inf
 
     @property
+    def most(self) -> Floats:
+        """MB that each host may fill, with RESERVE left free; NaN if unknown."""
+        return self.limit - RESERVE * (self.limit - self.fixed)
+
+    @property
     def room(self) -> Floats:
-        """MB that each host may take besides, with RESERVE left free; NaN if unknown."""
-        return (1 - RESERVE) * self.limit - self.used
+        """MB that each host may take besides; NaN if unknown."""
+        return self.most - self.used
 
 
 def memory_uses(observation: Observation) -> tuple[MemoryUse, ...]:
@@ -64,7 +72,9 @@ def memory_uses(observation: Observation) -> tuple[MemoryUse, ...]:
         reserved = hosts.column(Metric.HEAP_LIMIT) + hosts.column(Metric.OFF_HEAP) + python
         measured = hosts.column(Metric.MEMORY)
         used = np.where(np.isnan(measured), reserved + _by_host(observation, native), measured)
-        uses.append(MemoryUse("memory", used, hosts.column(Metric.MEMORY_LIMIT), native, float(native.sum())))
+        fixed = np.where(np.isnan(measured), hosts.column(Metric.HEAP_LIMIT), 0.0)
+        limit = hosts.column(Metric.MEMORY_LIMIT)
+        uses.append(MemoryUse("memory", used, limit, native, float(native.sum()), np.fmin(fixed, limit)))
     if declared is not heap and declared.any():
         limit = np.array([leases[host].type.memory if host in leases else NAN for host in hosts.ids])
         uses.append(MemoryUse("declared memory", _by_host(observation, declared), limit, declared, float(declared.sum())))
@@ -84,7 +94,7 @@ def shortage(observation: Observation, leaving: Collection[str]) -> str:
         if not moving or moving[0] <= 0 or any(math.isnan(each) for each in room):
             continue
         if (stuck := _without_room(moving, room)) > 0:
-            need, most = float(use.used[at].sum()) + sum(moving), (1 - RESERVE) * float(use.limit[at].sum())
+            need, most = float(use.used[at].sum()) + sum(moving), float(use.most[at].sum())
             detail = (
                 f"{need:.0f} MB of {use.kind}, of which {len(left)} may fill {most:.0f} MB"
                 if need > most

@@ -94,6 +94,7 @@ class Controller:
         self._orphan = True  # True until the last run of an earlier controller is known to have ended
         self._stop_reason, self._asked = "", False
         self._said, self._look_at = "", -math.inf
+        self._looked_at = clock()  # the last look at the sources, or the last start
         self.plan = WakePlan(-math.inf)
         self.state = self._progress.state
 
@@ -149,6 +150,7 @@ class Controller:
             self._tell(f"the sources cannot be looked at: {in_one_line(error)}")
             return None
         self._arrivals.add(self._clock(), came)
+        self._looked_at = self._clock()
         return waiting
 
     def _sources(self) -> Watched | None:
@@ -176,7 +178,9 @@ class Controller:
         elif self._watched is None and not self._progress.sources:
             self.plan = WakePlan(now, self._bounds.least, "the sources are unknown until a run has read them")
         else:  # its records may wait since the last look
-            self.plan = WakePlan(now + self._freshness / 2, self._bounds.least, "the sources cannot be looked at")
+            self.plan = WakePlan(
+                self._looked_at + self._freshness / 2, self._bounds.least, "the sources cannot be looked at"
+            )
         if self.plan.start <= now + self.pause:
             self._start(waiting)
 
@@ -199,6 +203,7 @@ class Controller:
             self._say(plan.remark)
         self._remark = plan.remark
         about = {} if waiting is None else {"waiting": waiting.records}
+        self._looked_at = self._clock()
         self._recovers = self.state not in (None, State.ASLEEP, State.ENDED)
         self._progress = Progress(run=number, hosts=plan.hosts, sources=self._progress.sources)
         self._enter(State.LEASING, hosts=plan.hosts, why=plan.why, remark=plan.remark, **about)

@@ -91,7 +91,11 @@ class ForkedProcess:
         self._status: int | None = None
         self._pid = os.fork()
         if self._pid == 0:
-            os._exit(_worked(work, closing))
+            status = 1
+            try:
+                status = _worked(work, closing)
+            finally:  # or the child would go on as a second controller
+                os._exit(status)
 
     def poll(self) -> int | None:
         if self._status is None:

@@ -148,11 +148,10 @@ class KafkaOffsets:
     def __call__(self, topics: Sequence[str]) -> tuple[Mapping[str, int], Mapping[str, int]]:
         """Return (first, end) offsets. Raises OSError if brokers do not answer or a topic is missing."""
         try:
-            parts = [
-                self._kafka.TopicPartition(topic, part)
-                for topic in topics
-                for part in sorted(self._consumer.partitions_for_topic(topic) or ())
-            ]
+            parts_of = {topic: self._consumer.partitions_for_topic(topic) for topic in topics}
+            if missing := [topic for topic, parts in parts_of.items() if not parts]:
+                raise OSError(f"Kafka has no topic {missing[0]!r}")
+            parts = [self._kafka.TopicPartition(topic, part) for topic in topics for part in sorted(parts_of[topic])]
             first, ends = self._consumer.beginning_offsets(parts), self._consumer.end_offsets(parts)
         except self._kafka.errors.KafkaError as error:
             raise OSError(f"Kafka does not say what waits: {in_one_line(error)}") from error

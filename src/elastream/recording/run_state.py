@@ -91,4 +91,5 @@ class StopRequests(Observer):
             self.stop("elastream stop")
 
     def ended(self, ending: Ending) -> None:
-        self._directory.stop_request.unlink(missing_ok=True)
+        if holder_of(self._directory.controller_lock) is None:  # a controller may not have seen it yet
+            self._directory.stop_request.unlink(missing_ok=True)

@@ -124,6 +124,7 @@ class Reconciler:
         if standby is not None:
             self._placing.replica_hosts = partial(standby.replica_hosts, NEAR_BATCHES)
         self._ended: dict[str, int] = {}
+        self._ended_at: dict[str, float] = {}
         self._deadlines: Mapping[str, float] = {}
         self._usual_limits, self._round_s = self._placing.limits, 0.0
         self._held: dict[str, list[TaskId]] = {}  # by host with a deadline
@@ -305,9 +306,10 @@ class Reconciler:
                 continue
             batch = running[query.id].batch
             if batch != self._ended.get(query.id):
-                if batch == self._ended.get(query.id, -1) + 1:
-                    self._round_s = self._clock() - self._last_end
-                self._ended[query.id], self._last_end = batch, self._clock()
+                if query.id in self._ended_at and batch == self._ended[query.id] + 1:
+                    self._round_s = self._clock() - self._ended_at[query.id]
+                self._ended[query.id] = batch
+                self._ended_at[query.id] = self._last_end = self._clock()
                 self._placing.batch_ended(query.operators, batch, self._hosts.target)
 
     def _look_around(self, running: Mapping[str, RunningQuery]) -> None:

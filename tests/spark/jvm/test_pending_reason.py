@@ -9,7 +9,7 @@ from elastream.clouds.notices import UNTIMED_S
 from elastream.clouds.provider import PendingReason
 from elastream.errors import EnvironmentProblem
 from elastream.spark.jvm import cluster_manager
-from elastream.spark.jvm.cluster_manager import SOURCES, CachedReason, ClusterWatch, parse_reason
+from elastream.spark.jvm.cluster_manager import NOTICE_INTERVAL_S, SOURCES, CachedReason, ClusterWatch, parse_reason
 from elastream.spark.jvm.driver_side import HERE, DriverSide
 from support.fake_clock import FakeClock
 from support.shared_session import shared_session
@@ -69,6 +69,34 @@ def test_executors_with_state_are_protected_until_they_hold_none():
         cluster.protect(holding)
         cluster.renew()
     assert [each for each in calls if each[0] == "protect"] == [("protect", "1,2"), ("protect", "2"), ("protect", "")]
+
+
+@pytest.mark.parametrize("refused", [["protect"], ["notices", "protect"]])
+def test_refused_protection_is_tried_again_only_when_notices_are_due(refused):
+    calls, clock = [], FakeClock(100.0)
+
+    def ask(method, *arguments):
+        calls.append(method)
+        if method in refused:
+            raise EnvironmentProblem("pods may not be patched")
+        return []
+
+    cluster = ClusterWatch(ask, clock.now, clock.now)
+    cluster.protect({"1"})
+    for _ in range(20):
+        cluster.notices()
+        wait_until(lambda: not any(each.name == "cluster-notices" for each in threading.enumerate()))
+        clock.advance(NOTICE_INTERVAL_S / 10)
+    assert [each for each in calls if each == refused[0]] == refused[:1] * 2
+
+
+def test_untimed_notice_that_is_given_again_counts_again():
+    untimed = [["4", "", "its node has the taint shutdown"]]
+    cluster, _, clock = watch(untimed, [], untimed)
+    for _ in range(3):
+        cluster.renew()
+        clock.advance(60.0)
+    assert cluster._notices["4"][0] == 1000.0 + clock.now() - 60.0 + UNTIMED_S
 
 
 def test_watch_that_cannot_ask_warns_once_and_knows_nothing(caplog):

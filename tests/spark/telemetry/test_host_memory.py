@@ -1,9 +1,11 @@
 import math
 from types import SimpleNamespace
 
+import pytest
+
 from elastream.core.metrics import Metric
 from elastream.core.task_id import TaskId
-from elastream.spark.jvm.executor_memory import Heartbeat, container_size
+from elastream.spark.jvm.executor_memory import Heartbeat, container_size, heap_limit
 from elastream.spark.telemetry.host_memory import HostMemory
 
 HOSTS = {"0": "h1"}
@@ -23,6 +25,14 @@ class Beats:
 
     def look(self):
         return self.newest
+
+
+@pytest.mark.parametrize(("master", "most"), [("local[2]", 4096), ("local", 4096), ("local-cluster[2,1,900]", 700)])
+def test_heap_limit_is_that_of_the_process_that_runs_tasks(master, most):
+    context = SimpleNamespace(master=lambda: master, executorMemory=lambda: 700)
+    runtime = SimpleNamespace(maxMemory=lambda: 4096 * 2**20)
+    jvm = SimpleNamespace(java=SimpleNamespace(lang=SimpleNamespace(Runtime=SimpleNamespace(getRuntime=lambda: runtime))))
+    assert heap_limit(context, jvm) == most * 2**20
 
 
 def heap_of(memory, at, placements=FIRST):

@@ -63,9 +63,13 @@ class WhatIf:
 
     async def _run(self, about: str, *arguments: str) -> None:
         pipe = asyncio.subprocess.PIPE
-        child = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", CHILD, *arguments, stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.DEVNULL
-        )
+        try:
+            child = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", CHILD, *arguments, stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.DEVNULL
+            )
+        except OSError as error:
+            self._show(about=f"No replay under {about}: {error.strerror or error}.")
+            return
         try:
             assert child.stdout is not None
             line = await child.stdout.read()

@@ -101,14 +101,14 @@ class ClusterWatch:
         self._ask, self._clock, self._wall = ask, clock, wall
         self._notices: Mapping[str, tuple[float, str]] = {}
         self._first_told: dict[str, float] = {}
-        self._wanted = self._protected = ""
+        self._wanted = self._protected = self._tried = ""
         self._last_ask, self._asking, self._failed = -NOTICE_INTERVAL_S, False, False
         self._lock = threading.Lock()
 
     def notices(self) -> Mapping[str, tuple[float, str]]:
         """Return time (epoch seconds) and reason by executor; refresh an old answer in the background."""
         with self._lock:
-            due = self._clock() - self._last_ask >= NOTICE_INTERVAL_S or self._wanted != self._protected
+            due = self._clock() - self._last_ask >= NOTICE_INTERVAL_S or self._wanted != self._tried
             if due and not self._asking:
                 self._asking, self._last_ask = True, self._clock()
                 threading.Thread(target=self.renew, name="cluster-notices", daemon=True).start()
@@ -120,14 +120,15 @@ class ClusterWatch:
 
     def renew(self) -> None:
         """Ask once."""
+        self._tried = wanted = self._wanted
         try:
-            notices = {}
+            notices, first_told = {}, dict[str, float]()
             for executor, milliseconds, reason in self._ask("notices"):
-                since = self._first_told.setdefault(executor, self._wall())
-                at = int(milliseconds) / 1e3 if milliseconds else since + UNTIMED_S
+                first_told[executor] = self._first_told.get(executor, self._wall())
+                at = int(milliseconds) / 1e3 if milliseconds else first_told[executor] + UNTIMED_S
                 notices[executor] = at, reason
-            self._notices = notices
-            if (wanted := self._wanted) != self._protected:
+            self._notices, self._first_told = notices, first_told
+            if wanted != self._protected:
                 self._ask("protect", wanted)
                 self._protected = wanted
         except Exception as error:

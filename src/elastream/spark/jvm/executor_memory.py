@@ -56,7 +56,7 @@ class ExecutorMemory(DriverSide):
 
 def heap_limit(context: Java, jvm: Java) -> int:
     """Return the most heap of an executor (bytes); in local mode that is the driver's."""
-    if str(context.master()).startswith(("local[", "local-cluster")) or str(context.master()) == "local":
+    if str(context.master()).startswith("local[") or str(context.master()) == "local":
         return int(jvm.java.lang.Runtime.getRuntime().maxMemory())
     return int(context.executorMemory()) * MIB
 

@@ -1,0 +1,33 @@
+"""Queries of a job must end by themselves."""
+
+from types import SimpleNamespace
+
+import pytest
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from elastream.api.bounded_job import JobQueries
+from elastream.errors import InputError
+
+
+@pytest.fixture
+def queries(monkeypatch):
+    monkeypatch.setattr(DataStreamWriter, "trigger", lambda writer, **options: writer)
+    for name in ("start", "toTable"):
+        monkeypatch.setattr(DataStreamWriter, name, lambda writer, *arguments: SimpleNamespace())
+    queries = JobQueries(None)
+    queries._add = lambda query: None
+    queries.follow()
+    return queries
+
+
+def writer():
+    return DataStreamWriter.__new__(DataStreamWriter)
+
+
+def test_query_without_the_trigger_is_refused_after_one_that_has_it(queries):
+    for each in [writer() for _ in range(50)]:
+        each.trigger(availableNow=True).start()
+    del each
+    for each in [writer() for _ in range(50)]:  # some take the places in memory of those that are gone
+        with pytest.raises(InputError, match="no trigger"):
+            each.start()
