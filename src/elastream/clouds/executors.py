@@ -190,10 +190,10 @@ class ExecutorProvider(Provider):
             if lost and self._total != self._allowed:
                 self._request()  # or Spark would start others in their place
             self._save()
-            taken = self._allocator.notices()
+            notices = self._allocator.notices()
             statuses = {name: self._status(host, registered, pending) for name, host in self._hosts.items()}
             return {
-                name: noticed(each, Notice(*taken[each.executor])) if each.executor in taken else each
+                name: noticed(each, Notice(*notices[each.executor])) if each.executor in notices else each
                 for name, each in statuses.items()
             }
 

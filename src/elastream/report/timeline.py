@@ -164,13 +164,13 @@ def _fullness(recording: Recording) -> Iterator[Curve]:
 
 def _over(columns: Columns, rows: Iterable[str], metric: Metric, count: int) -> Floats:
     """Return the sum of the known values of `rows`; NaN where none is known."""
-    known = np.zeros(count, dtype=bool)
+    present = np.zeros(count, dtype=bool)
     total = np.zeros(count)
     for row in rows:
         values = columns.column(row, metric, count)
-        known |= ~np.isnan(values)
+        present |= ~np.isnan(values)
         total += np.nan_to_num(values)
-    return np.where(known, total, np.nan)
+    return np.where(present, total, np.nan)
 
 
 def _expected(recording: Recording, end: float) -> Iterator[Curve]:

@@ -250,8 +250,8 @@ class _Foreseeing(SizingRound):
         observation = self.observation
         if observation.context.layout.unchained:
             return [(observation.overall(Metric.THROUGHPUT) * self.pace, observation.overall(Metric.COMPLIANCE))]
-        known = [each for each in observation.batches if each.oldest == each.oldest and each.newest == each.newest]
-        return [(each.records, share_within(self.target, each.oldest, each.newest)) for each in known]
+        batches = [each for each in observation.batches if each.oldest == each.oldest and each.newest == each.newest]
+        return [(each.records, share_within(self.target, each.oldest, each.newest)) for each in batches]
 
     def _with_leased(self, memory: Memory) -> Memory:
         hosts, seconds = memory.leased

@@ -189,8 +189,8 @@ def _first_scenarios(past: Past, grid: Grid, level: float, trend: Forecast | Non
     rates, steps = past.rates, grid.steps
     if trend is None:
         trend = Forecast(level, 0.0, level, math.nan)
-    known = rates.size > PRESENT[0] and not math.isnan(trend.error)
-    error = min(trend.error, float(rates.std())) if known else FIRST_SPREAD * level
+    sufficient = rates.size > PRESENT[0] and not math.isnan(trend.error)
+    error = min(trend.error, float(rates.std())) if sufficient else FIRST_SPREAD * level
     # A trend lasts until a host requested now works, however short it was seen; what grows after that is for a later lease.
     growing = np.minimum(np.arange(1, steps + 1), grid.start)
     mean = (level if math.isnan(trend.level) else trend.level) + trend.slope * past.seconds * growing
