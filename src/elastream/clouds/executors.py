@@ -87,7 +87,6 @@ class ExecutorProvider(Provider):
         allocator: None if the session opens later and calls `bind`.
         allowed: Executors that Spark may have before any request.
         alone: Release executors that were not leased here.
-        ends_with_provider: `close` releases leased executors.
         folder: Folder of the record; None for no record.
         unusable_reason: Returns why no host can be at an address, or an empty string.
     """
@@ -462,7 +461,6 @@ def declared_type(
 
 
 def memory_settings(kind: HostType) -> Mapping[str, str]:
-    """Return settings that split the memory of `kind` between the heap and Python workers."""
     return {"spark.executor.memoryOverhead": f"{int(kind.memory * 1e6 / 2**20) - executor_memory(kind)}m"}
 
 

@@ -122,7 +122,6 @@ def _state_by_task(observation: Observation, metric: Metric) -> Floats:
 
 
 def _declared(observation: Observation) -> Floats:
-    """Return the declared memory of each state partition."""
     context, tasks = observation.context, observation.tasks
     state = np.zeros(len(tasks))
     for name in context.partitions.keys() - context.scalable:

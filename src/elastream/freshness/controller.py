@@ -59,7 +59,6 @@ class Controller:
         launch: Starts the process of a run. It must end by itself, also without the controller.
         say: Receives a line for people at each change.
         clock: Epoch seconds.
-        watch: Makes the watch of a source.
         remains: What earlier runs left; by default as the folder says.
     """
 
@@ -181,7 +180,6 @@ class Controller:
             self._start(waiting)
 
     def _take_over(self) -> None:
-        """Read where the last run of an earlier controller has ended."""
         self._progress, self._orphan = progress_of(entries_of(self._directory)), False
         self.state = self._progress.state
         if self._remains.has_leases():

@@ -174,7 +174,6 @@ def _over(columns: Columns, rows: Iterable[str], metric: Metric, count: int) -> 
 
 
 def _expected(recording: Recording, end: float) -> Iterator[Curve]:
-    """Yield the load that the policy planned for, at the times that it was expected for, if the policy tells it."""
     ahead = [
         (each.time + each.predicted[EXPECTED_IN], each.predicted[EXPECTED_RATE])
         for each in recording.decisions
@@ -195,7 +194,6 @@ def _any_known(values: Sequence[float] | Floats) -> bool:
 
 
 def _marks(decisions: Iterable[Decision], leases: Iterable[Lease]) -> list[Mark]:
-    """Return one mark per decision and kind of action done, failed or refused, and one per lost host."""
     marks = [
         Mark(time, 0, *LOST, f"{lease.host} was lost at {clock(time)}")
         for lease in leases

@@ -93,7 +93,6 @@ class BatchBarrier:
         self._began: Mapping[str, int] = {}
 
     def look(self, ended: Mapping[str, int], idle: Collection[str]) -> None:
-        """Take the newest ended batch of each running query, and the idle ones."""
         further = {query for query, batch in ended.items() if batch > self._began.get(query, -1)}
         if further and all(query in further or query in idle for query in ended):
             self.count, self._began = self.count + 1, dict(ended)

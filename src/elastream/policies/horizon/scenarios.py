@@ -62,7 +62,6 @@ class Moments:
 
     @classmethod
     def of(cls, rates: Floats, steps: int) -> "Moments":
-        """Return the moments of a past."""
         total = np.concatenate([[0.0], np.cumsum(rates)])
         least = 1e-3 * total[-1] / rates.size + 1e-9
         return cls(steps, total, _features(total, 1, _windows(steps), least), least, rates.size)
@@ -185,7 +184,6 @@ def scenarios(past: Past, grid: Grid, trend: Forecast | None) -> tuple[Floats, F
 
 
 def _first_scenarios(past: Past, grid: Grid, level: float, trend: Forecast | None) -> tuple[Floats, Floats]:
-    """Return scenarios by the trend and the spread of rates."""
     rates, steps = past.rates, grid.steps
     if trend is None:
         trend = Forecast(level, 0.0, level, math.nan)
