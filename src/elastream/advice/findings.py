@@ -81,8 +81,6 @@ class Sureness(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A finding."""
-
     subject: str
     kind: str
     evidence: str
