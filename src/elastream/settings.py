@@ -131,7 +131,6 @@ class SparkSettings(Kind):
     unit = "mapping of Spark's names to values"
 
     def read(self, name: str, value: Any, optional: bool = False) -> Mapping[str, str]:
-        """Return the settings as text, from a mapping or from pairs `KEY=VALUE`."""
         if isinstance(value, Mapping):
             return {str(key): _spark_text(each) for key, each in value.items()}
         if isinstance(value, str) or not isinstance(value, Iterable):
@@ -305,12 +304,10 @@ def setting(help: str, kind: Kind | None = None, *, default: Any = MISSING, grou
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(setting,))
 def declares(cls: type[T]) -> type[T]:
-    """Make `cls` a frozen dataclass of settings."""
     return dataclass(frozen=True, kw_only=True, eq=False, repr=False)(cls)
 
 
 def settings_of(declaring: type) -> Mapping[str, Setting]:
-    """Return the settings of `declaring`, a class of this module, by name."""
     return {each.name: each.metadata["setting"] for each in fields(declaring)}
 
 

@@ -56,8 +56,6 @@ class LoggedBatch:
         behind: Records that its sources still had; NaN if none reports any.
         durations: Seconds of the parts of its trigger, by Spark's names.
         state: Rows of all stateful operators; NaN without any.
-        removed: Rows of state that it removed.
-        state_bytes: Memory of its state.
         watermark: Epoch seconds; NaN without one.
         newest: Largest event time of its records (epoch seconds); NaN without one.
         files: Files that it read; 0 if unknown.
@@ -97,7 +95,6 @@ class LoggedQuery:
     """A streaming query, through all its runs.
 
     Attributes:
-        sources: Spark's words for its sources.
         failure: Why its last run failed; empty if it did not.
         dropped: Batches that were too many to keep.
         unfinished: Seconds for which a batch had run when the log ended; 0 without one.
@@ -177,7 +174,6 @@ class Application:
         unreadable: Lines that are no JSON, as the last one of a killed application.
         target: Its own target latency (seconds), if known.
         remarks: Remarks of Elastream with their share of the decisions.
-        unknown: What its source does not tell.
     """
 
     source: str

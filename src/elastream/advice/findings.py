@@ -81,12 +81,6 @@ class Sureness(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A finding.
-
-    Attributes:
-        evidence: Sentence with the figures.
-    """
-
     subject: str
     kind: str
     evidence: str
@@ -229,7 +223,6 @@ def _of_batches(
 
 
 def _slots(application: Application, query: LoggedQuery) -> tuple[str, str]:
-    """Return who uses the slots, and what to change."""
     begun, ended = query.batches[0].start, query.batches[-1].end
     run = {
         each.name: math.fsum(batch.run for batch in each.batches if begun <= batch.end and batch.start <= ended)

@@ -63,9 +63,9 @@ def read(source: str, site: Site, query: Mapping[str, str]) -> Application:
     """
     end = _number(query, "end", time.time())
     start = _number(query, "start", end - DEFAULT_S)
-    asked = {"query": query.get("query", SELECTOR), "start": start, "end": end, "step": query.get("step", STEP_S)}
+    parameters = {"query": query.get("query", SELECTOR), "start": start, "end": end, "step": query.get("step", STEP_S)}
     try:
-        answer = site.json("/api/v1/query_range", **asked)
+        answer = site.json("/api/v1/query_range", **parameters)
         series = answer["data"]["result"]
         applications = _applications(series)
     except NoSuchPage:

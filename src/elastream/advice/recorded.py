@@ -52,7 +52,6 @@ def _add_hosts(application: Application, recording: Recording) -> None:
 
 
 def _add_remarks(application: Application, recording: Recording) -> None:
-    """Add standing alarms, and remarks about queries with their share of the decisions."""
     ending = recording.ending
     if ending is not None and ending.status == "failed":
         for query in application.queries.values():

@@ -109,7 +109,6 @@ class _Stage:
 
     Attributes:
         fixed, each: Seconds of all its tasks in a batch, and more a record.
-        spread: Longest task over the mean one.
         ratio: Seconds of the stage over those that follow from its tasks.
     """
 
@@ -216,7 +215,6 @@ class BatchModel:
         return (seconds - fixed) / ((each - fixed) / 1e6) if each > fixed else math.inf
 
     def predict(self, arrivals: Arrivals, slots: Slots, target: float) -> Latency:
-        """Return the latencies that the arrivals would have with other slots."""
         served, ready, rows, ends = 0.0, float(arrivals.times[0]), list[float](), list[float]()
         last = float(arrivals.times[-1]) + MOST_SPANS * float(np.ptp(arrivals.times))
         while served < arrivals.total[-1] - HALF and len(rows) < MOST_BATCHES and ready < last:

@@ -72,7 +72,6 @@ def read(source: str, site: Site, name: str) -> Application:
 
 
 def _about(source: str, site: Site, name: str) -> Json:
-    """Return the named application, or the only one."""
     if name:
         about: Json = site.json(f"/api/v1/applications/{quote(name)}")
         return about
@@ -133,7 +132,6 @@ def _key(progress: Json) -> tuple[str, int]:
 
 
 def _progress(site: Site, path: str) -> Iterator[Json]:
-    """Yield the batches of all queries' pages as progress, in order."""
     for root in ("", f"/history/{path}"):
         try:
             page = site.text(f"{root}/StreamingQuery/")

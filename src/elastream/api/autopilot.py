@@ -228,7 +228,6 @@ class Autopilot:
             return None if self._chosen is None else frozenset(self._chosen)
 
     def _work(self) -> None:
-        """Run until no watched query is left, also of those that started while a run ended."""
         goes_on = True
         while goes_on:
             ended_with_queries = self._run()

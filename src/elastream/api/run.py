@@ -154,7 +154,6 @@ def commanded(**settings: Any) -> Iterator[None]:
 def _carry_out(
     graph: Graph, settings: CommandSettings, program: Mapping[str, Any], order: WakeOrder | None = None
 ) -> RunResult:
-    """Carry out a run, or with `order` one bounded run for a controller."""
     check_system("run(...)", also=("darwin",))
     policy = Static(hosts=1) if settings.freshness is not None else check_policy(settings.policy) or Horizon()
     if settings.cloud is not None:

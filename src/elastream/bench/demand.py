@@ -48,8 +48,8 @@ class Demand:
     @property
     def median(self) -> float | None:
         """Return the median; None if the most were too few in half of the repetitions."""
-        found = sorted(float("inf") if each is None else each for each in self.executors)
-        middle = statistics.median_low(found)
+        counts = sorted(float("inf") if each is None else each for each in self.executors)
+        middle = statistics.median_low(counts)
         return None if middle == float("inf") else middle
 
 
@@ -74,10 +74,10 @@ def demand(
             trials.append(_trial(setup, workload, low, up_to, say))
             if autopilot:
                 elastic += run(setup, [[workload]], arm_of("autopilot"), say)
-        found = tuple(each for each, _ in trials)
+        fewest = tuple(each for each, _ in trials)
         runs = tuple(outcome for _, outcomes in trials for outcome in outcomes)
-        demands.append(Demand(rate, found, runs, tuple(elastic)))
-        low = min((each for each in found if each is not None), default=up_to)
+        demands.append(Demand(rate, fewest, runs, tuple(elastic)))
+        low = min((each for each in fewest if each is not None), default=up_to)
     return demands
 
 
@@ -133,7 +133,7 @@ def elastic_table(demands: Sequence[Demand], target_latency: float) -> Table | N
             continue
         used = [run.host_seconds for run in each.elastic]
         executors = statistics.median(run.host_seconds / run.service.seconds for run in each.elastic if run.service.seconds)
-        held = sum(holds(run, target_latency) for run in each.elastic)
+        compliant = sum(holds(run, target_latency) for run in each.elastic)
         rows.append(
             (
                 format_rate(each.rate),
@@ -141,7 +141,7 @@ def elastic_table(demands: Sequence[Demand], target_latency: float) -> Table | N
                 f"{statistics.median(used):.0f}",
                 "-" if math.isnan(each.host_seconds) else f"{statistics.median(used) / each.host_seconds:.2f}",
                 f"{statistics.median(run.service.in_time for run in each.elastic):.1%}",
-                f"{held} of {len(used)}",
+                f"{compliant} of {len(used)}",
             )
         )
     columns = ("load", "mean executors", "host-seconds", "of the fewest fixed", "in time", "held")

@@ -69,7 +69,6 @@ class Outcome:
         host_seconds: Time of all executors from the load's beginning, or their registration, to the last commit; of
             workloads that run together, the share of this one by the time of its tasks.
         cost: Price of their hosts, by their type's billing, with the same share.
-        most_hosts: Most executors at once.
         correct: True if the final rows are the answer's; None if events of the load were not read.
         remark: Reasons why the rows are not correct, or the events late; or an empty text.
         target: Target latency (seconds).
@@ -195,7 +194,6 @@ def shares_of(seconds: Sequence[float]) -> Sequence[float]:
 
 
 def _start(session: Session, setup: Setup, workload: Workload, root: Path, hosts: int) -> Job:
-    """Start a query and wait for its first batch."""
     for _ in range(STARTS):
         job = _started(session, setup, workload, root, hosts)
         wait(job.begun, f"the first batch of {workload.name}")

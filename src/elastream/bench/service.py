@@ -23,7 +23,6 @@ class Batch:
         start: Its beginning (seconds since 1970).
         position: Events that all streams of the query have had by its end.
         began: Beginning of the load (seconds since 1970); 0 before it.
-        state_bytes: Memory of its state.
     """
 
     start: float

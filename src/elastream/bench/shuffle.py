@@ -50,7 +50,6 @@ class Records:
         return count
 
     def batches(self, kind: str, first: int, last: int) -> Iterator[pa.RecordBatch]:
-        """Yield the records `first` to `last` (exclusive)."""
         for start in range(first, last, BATCH_ROWS):
             numbers = np.arange(start, min(last, start + BATCH_ROWS), dtype=np.int64)
             values = hashed(numbers, self.seed)
@@ -82,7 +81,6 @@ class Shuffle:
 
     Attributes:
         selectivity: Consumers of a record, on average; at most 1.
-        state_bytes: State of all consumers together.
         every: Records after which a consumer emits an event and begins anew.
     """
 

@@ -42,7 +42,6 @@ class Repartitioned:
     """Outcome of a repartition.
 
     Attributes:
-        before: Folder of the checkpoint before.
         rows: Rows of state, equal before and after.
         seconds: From the copy to the exchange.
     """
@@ -83,9 +82,7 @@ def repartition(
     """Give the state of a stopped query `partitions` partitions.
 
     Args:
-        spark: A session on this machine.
         folder: The query's checkpoint, on a local file system.
-        say: Receives a sentence before each step.
         skip_open_batch: Leave out a newest batch that is not committed. Its records come again in the next batch, under
             another number, so a sink that had them already must tolerate that.
 

@@ -74,7 +74,6 @@ class CheckpointState:
 
     Attributes:
         committed: Newest committed batch; -1 before the first.
-        width: State partitions, fixed in the checkpoint.
     """
 
     folder: Path
@@ -165,7 +164,6 @@ def _operators(folder: Path, committed: int, width: int) -> Sequence[OperatorSta
 
 
 def _operator_name(place: Path) -> str:
-    """Return Spark's name of an operator, or its number."""
     files = [each for each in (place / "_metadata").rglob("*") if each.is_file() and not each.name.endswith(".crc")]
     for file in sorted(files):
         for line in file.read_text(encoding="utf-8", errors="replace").splitlines():

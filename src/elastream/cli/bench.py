@@ -244,13 +244,13 @@ def demand(
     setup = Setup(options.cluster(up_to, up_to), options.target_latency, kafka=options.kafka)
     console = make_console(stderr=options.json_file == STDOUT)
     with progress_bar(console) as progress:
-        found = demands.demand(at, setup, up_to, repetitions, progress, autopilot=autopilot)
-    fewest = demands.table_of(found, setup.cluster.host.cores, options.target_latency, up_to)
-    elastic = demands.elastic_table(found, options.target_latency)
-    tables, outcomes = [fewest, *([] if elastic is None else [elastic])], [run for each in found for run in each.all_runs]
+        results = demands.demand(at, setup, up_to, repetitions, progress, autopilot=autopilot)
+    fewest = demands.table_of(results, setup.cluster.host.cores, options.target_latency, up_to)
+    elastic = demands.elastic_table(results, options.target_latency)
+    tables, outcomes = [fewest, *([] if elastic is None else [elastic])], [run for each in results for run in each.all_runs]
     _show(console, tables, outcomes)
-    page = demands.page_of(workload, found, tables, setup.cluster.host.cores)
-    _write(console, options, demands.figures_of(workload, found), page)
+    page = demands.page_of(workload, results, tables, setup.cluster.host.cores)
+    _write(console, options, demands.figures_of(workload, results), page)
     if any(outcome.correct is False for outcome in outcomes):
         raise typer.Exit(MISSED_STATUS)
 

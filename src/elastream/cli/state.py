@@ -124,7 +124,6 @@ def _described(name: str, state: "CheckpointState") -> dict[str, Any]:
 
 @contextmanager
 def _session() -> "Iterator[SparkSession]":
-    """Open a session on this machine that reads and writes RocksDB state."""
     from elastream.clouds.in_process import LOOPBACK
     from elastream.spark.jvm.session import open_session, settings_for
 

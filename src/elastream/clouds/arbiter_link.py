@@ -101,7 +101,6 @@ class ArbiterLink:
 
 
 def is_this_machine(host: str) -> bool:
-    """Return True if only this machine reaches services at `host`."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -87,7 +87,6 @@ class ExecutorProvider(Provider):
         allocator: None if the session opens later and calls `bind`.
         allowed: Executors that Spark may have before any request.
         alone: Release executors that were not leased here.
-        ends_with_provider: `close` releases leased executors.
         folder: Folder of the record; None for no record.
         unusable_reason: Returns why no host can be at an address, or an empty string.
     """
@@ -190,10 +189,10 @@ class ExecutorProvider(Provider):
             if lost and self._total != self._allowed:
                 self._request()  # or Spark would start others in their place
             self._save()
-            taken = self._allocator.notices()
+            notices = self._allocator.notices()
             statuses = {name: self._status(host, registered, pending) for name, host in self._hosts.items()}
             return {
-                name: noticed(each, Notice(*taken[each.executor])) if each.executor in taken else each
+                name: noticed(each, Notice(*notices[each.executor])) if each.executor in notices else each
                 for name, each in statuses.items()
             }
 
@@ -462,7 +461,6 @@ def declared_type(
 
 
 def memory_settings(kind: HostType) -> Mapping[str, str]:
-    """Return settings that split the memory of `kind` between the heap and Python workers."""
     return {"spark.executor.memoryOverhead": f"{int(kind.memory * 1e6 / 2**20) - executor_memory(kind)}m"}
 
 

@@ -188,7 +188,6 @@ class NoticePoller:
 
 
 def noticed(status: HostStatus, notice: Notice) -> HostStatus:
-    """Return `status` as of a host that `notice` takes away."""
     at = datetime.fromtimestamp(notice.deadline, UTC).strftime("%H:%M:%S")
     reason = f"it is taken away at {at} UTC" + (f" ({notice.text})" if notice.text else "")
     return replace(status, recalled=True, reason=reason, deadline=notice.deadline) if status.there else status

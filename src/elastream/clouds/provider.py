@@ -299,7 +299,6 @@ class Cloud(ABC):
             folder: Folder for its files.
             ports: Ports to listen at; None for free ones.
             session: Session that hosts join; None if one is opened later.
-            alarms: Receives faults of the provider's threads.
 
         Raises:
             ElastreamError: It cannot be opened; nothing is left running.

@@ -35,9 +35,7 @@ def arbitrate(
     """Return the proposals in order, with a reason in `refused` where RULES forbid one. Pure.
 
     Args:
-        under_way: Accepted actions not yet in force.
         first: True in the first round, which may add any number of hosts.
-        limits: The user's rules for this round.
     """
     if not (proposals := tuple(proposals)):
         return ()
@@ -152,7 +150,6 @@ def bound_remark(observation: Observation, plan: Plan) -> str:
 
 
 def lateness_remark(observation: Observation, plan: Plan) -> str:
-    """Return a remark if records are late and `plan` is silent, or ""."""
     proposed = (*plan.actions, *(each.action for each in plan.refused))
     if plan.remarks or plan.unknown or any(each.relieves for each in proposed):
         return ""

@@ -18,7 +18,6 @@ class LoopExtension:
     """
 
     def observed(self, observation: Observation, alarms: Alarms) -> Observation:
-        """Return the observation for policy and observers."""
         return observation
 
     def urgent(self, observation: Observation) -> bool:
@@ -26,7 +25,6 @@ class LoopExtension:
         return False
 
     def proposals(self, observation: Observation, planned: Sequence[Action], alarms: Alarms) -> Sequence[Proposal]:
-        """Return actions to try besides the `planned` ones."""
         return ()
 
 

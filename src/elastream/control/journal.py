@@ -111,7 +111,6 @@ class Journal:
 
     Args:
         path: None: in memory, for simulated time.
-        capacity: Concluded actions to remember.
 
     Raises:
         EnvironmentProblem: The file cannot be written.
@@ -234,7 +233,6 @@ class JournalWriter:
                 self.note(entry, ActionState.UNDONE, reason)
 
     def drop_left_over(self, reasons: Mapping[Action, str]) -> None:
-        """Drop left-over actions that were not tried again."""
         for action, entry in self.left_over.items():
             self.note(entry, ActionState.DROPPED, reasons[action])
         self.left_over.clear()

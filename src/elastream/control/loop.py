@@ -65,8 +65,6 @@ class Loop:
         clock: By default the plant's.
         limit: Time of the stop (seconds).
         to_the_limit: True: continue after the load until the limit.
-        scaling: The user's rules.
-        facts: Returns further figures for the ending.
         remarks: For people, shown with the first decision.
         figures: False: decisions carry no figures of their observations, and are not completed with later ones.
         roll_back: False: the policy's decisions stay, also bad ones.

@@ -163,7 +163,6 @@ class UsualError:
         self._bound: float | None = None
 
     def add(self, value: float, expected: float) -> None:
-        """Count the error of `value`, if known."""
         if value > 0 and expected > 0:
             self._errors.append(abs(math.log(value / expected)))
             self._bound = None
@@ -202,8 +201,6 @@ class Trial:
 
     Attributes:
         actions: Granted actions that have an effect: leases, or others.
-        before: Observation of its round.
-        composition: Requested composition after it.
         predicted: Predicted figures: cores of switches only, and latency from `begun` on.
         usual: Usual errors of the figures at `begun` (differences of logarithms); inf if unknown.
         level: Mean rate before `begun` (records/s); NaN if unknown.
@@ -211,7 +208,6 @@ class Trial:
         begun: Time of its first effect, or of its last lease; inf before.
         since: Time from which all actions are in force; inf before.
         rates: Number and sum of the rates from `begun` on.
-        rounds: Rounds as predicted.
         fresh: True if a micro-batch that began under it was committed since the last evidence, or there are no batches.
         changed: True if something else changed.
         tries: Rounds in which an undo was tried.
@@ -287,7 +283,6 @@ class Refusal:
 
     Attributes:
         at: Time of the undo (seconds).
-        why: Reason of the undo.
         of_hosts: True for removals of hosts; another load or a lost host ends their refusal.
         level: Rate for which it was judged; NaN if unknown.
         band: Usual change of that rate, as a difference of logarithms.

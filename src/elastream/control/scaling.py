@@ -134,7 +134,6 @@ class Scaling:
             self._money = BudgetAccount(*terms)
 
     def bounded(self, observation: Observation) -> Observation:
-        """Return `observation` with the rules and resulting bounds."""
         if self._money is not None:
             self._money.record(observation.time, observation.leases.values())
         if not self._has_rules:

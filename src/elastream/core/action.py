@@ -119,7 +119,6 @@ class Action(ABC):
 
     @property
     def failure_key(self) -> Hashable:
-        """Return the key by which the back-off counts failures."""
         return self
 
     def claims(self) -> Iterable[Key]:
@@ -694,7 +693,6 @@ class ActionTable:
         return frozenset(self._handlers)
 
     def on(self, kind: type[A], handler: Callable[[A], Outcome]) -> None:
-        """Let `handler` do actions of `kind`."""
         self._handlers[kind.__name__] = handler
 
     def answer(self, kind: type[A], handler: Callable[[A], tuple[Status, str]]) -> None:
@@ -773,7 +771,6 @@ def malformed(value: object) -> str:
 
 
 def to_json(action: Action) -> dict[str, Any]:
-    """Return the action JSON-ready, for `from_json`."""
     return {"action": action.kind, **asdict(action)}  # type: ignore[call-overload]
 
 

@@ -23,7 +23,6 @@ class Alarm:
 
     Attributes:
         source: Faulty part, unique among active alarms.
-        said: The fault, in one sentence.
         since: Start (seconds of the run).
         traceback: Traceback of the exception, if any.
     """

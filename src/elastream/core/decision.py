@@ -56,7 +56,6 @@ class Unknown:
     """Unknown metric that prevented a part of a policy's decision.
 
     Attributes:
-        rows: Kind of row.
         row: Name of the row. Empty: each row, or the application.
         consequence: Effect on the policy, such as "cannot size".
         seconds: Duration of the gap.
@@ -103,14 +102,9 @@ class Decision:
         round: Number, from 1.
         time: Time of the observation (seconds of the run).
         seen: Figures behind the decision, by name; NaN where unknown.
-        proposals: Proposed actions, with refusals.
-        outcomes: Outcomes of the granted ones.
         predicted: Figures that the policy expects at the next round.
-        actual: Figures at the next round.
         seconds: Duration of planning.
         note: Remarks: reasons for doing nothing, problems, the policy's remarks.
-        faults: Exceptions since the last round.
-        unknown: Metrics that the policy lacked.
         guards: Version of the guards in force; 0 without guards.
         hosts: Recommended number of hosts; NaN if unknown.
         mode: "observe only", "paused" or empty.

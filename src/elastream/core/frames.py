@@ -233,7 +233,6 @@ class TaskFrame(Frame):
         super().__init__(range(len(self.operator)), values, ages)  # type: ignore[arg-type]
 
     def measured(self, values: Mapping[Metric, ArrayLike], ages: float | Mapping[Metric, float] = 0.0) -> "TaskFrame":
-        """Return a frame of the same tasks with other columns."""
         other = object.__new__(TaskFrame)
         vars(other).update(vars(self), _implausible=())
         other._enter(values, ages)

@@ -24,7 +24,6 @@ class GuardDecision:
         return "; ".join(reasons)
 
     def refusal(self, alternate: str) -> str:
-        """Return why guards forbid `alternate`, or ""."""
         if alternate in self.allowed:
             return ""
         if alternate not in self.texts:

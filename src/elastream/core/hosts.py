@@ -267,7 +267,6 @@ class Lease:
         return self.type.billing.units(self.seconds(now))
 
     def cost(self, now: float) -> float:
-        """Return the cost by `now`."""
         return self.units(now) * self.type.price
 
     def paid_until(self, now: float) -> float:

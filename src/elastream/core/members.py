@@ -32,7 +32,6 @@ _ABSENT = object()
 
 
 def missing_member(value: object, members: Members) -> str:
-    """Return a sentence about the first missing member, or ""."""
     if isinstance(value, type):
         return "it is a class, and no object of it"
     for name, expected in members.items():

@@ -41,9 +41,9 @@ class MemoryUse:
 
     def until_full(self, at: Integers) -> float:
         """Return the MB by which state may grow in its proportions until a host is full. `at`: host by task."""
-        held = np.bincount(at[at >= 0], self.tasks[at >= 0], len(self.used))
-        holds = held > 0
-        left = (self.limit - self.used)[holds] * self.total / held[holds]
+        state = np.bincount(at[at >= 0], self.tasks[at >= 0], len(self.used))
+        holds = state > 0
+        left = (self.limit - self.used)[holds] * self.total / state[holds]
         return max(0.0, float(np.nanmin(left))) if holds.any() and not np.isnan(left).all() else math.inf
 
     @property
@@ -126,13 +126,12 @@ def _state_by_task(observation: Observation, metric: Metric) -> Floats:
     for name in observation.context.partitions if states.any() else ():
         of = tasks.operator == observation.operators.rows.get(name, -1)
         if of.any():
-            known = sizes[of] if sizes[of].sum() > 0 else np.ones(int(of.sum()))
-            state[of] = states[observation.operators.rows[name]] * known / known.sum()
+            weights = sizes[of] if sizes[of].sum() > 0 else np.ones(int(of.sum()))
+            state[of] = states[observation.operators.rows[name]] * weights / weights.sum()
     return state
 
 
 def _declared(observation: Observation) -> Floats:
-    """Return the declared memory of each state partition."""
     context, tasks = observation.context, observation.tasks
     state = np.zeros(len(tasks))
     for name in context.partitions.keys() - context.scalable:

@@ -262,7 +262,6 @@ class Composition:
     """Alternates, branches and parallelism of a batch; a replayed batch keeps its own.
 
     Attributes:
-        version: Grows with every change.
         alternates: Alternate by operator.
         choices: Target by choice.
         parallelism: Number of tasks by stage.
@@ -286,7 +285,6 @@ class Composition:
         )
 
     def alternate(self, operator: Operator) -> Alternate:
-        """Return the running alternate of `operator`, by default its first."""
         return operator.alternate(self.alternates.get(operator.name, operator.alternates[0].name))
 
     def running(self, element: str) -> str | None:
@@ -300,10 +298,8 @@ class Context:
 
     Attributes:
         target_latency: Target latency (seconds), or None.
-        max_hosts: Most hosts leased at once.
         limit: Name of the limit that sets `max_hosts`.
         scarce: Names of host types whose leases failed several times in a row, for the time in which none is tried.
-        min_hosts: Fewest hosts leased at once.
         capabilities: Names of actions that the plant can do (`"SetParallelism"`).
         scalable: Operators whose parallelism `SetParallelism` can change. On Spark, stateful stages have fixed tasks that
             `MoveTask` moves.
@@ -354,7 +350,6 @@ class MicroBatch(NamedTuple):
     Attributes:
         start: Start (seconds of the run).
         seconds: Time from start to commit (seconds).
-        records: Records from the source.
         oldest: Latency of its first record (seconds); `newest`: of its last.
     """
 
@@ -378,22 +373,15 @@ class Observation:
 
     Attributes:
         time: Time of the observation (seconds of the run).
-        context: Dataflow, host types and goals.
-        operators: A row per operator.
-        application: One row, named after the dataflow.
         hosts: A row per active lease, in the order of `leases`.
-        tasks: A row per placed task.
         links: A row per pair of hosts, `"h1>h2"`.
-        composition: The requested composition.
         images: Operators whose image a host has cached, by host.
         history: Frames of operators at earlier monitoring times, oldest first.
         next_host: Number of the next unused host name.
-        batches: Batches committed since the last observation.
         alarms: Active alarms, oldest first; for people.
         latency_basis: Start of the application's latency, by source; empty while unknown.
         effective: Composition of each query's last committed batch, if any.
         alternates: A row per alternate that has run, `"operator.alternate"`.
-        signals: Newest reading of each signal.
         standings: Guards' decision by dynamic element with guards.
         guards: Version of the guards in force; 0 without guards.
         stalled: Time for which an unusually long batch has run, by query (seconds). Its metrics follow at its end.

@@ -118,7 +118,6 @@ class ScalingRules:
 
     @property
     def set(self) -> Mapping[str, Any]:
-        """Return the set rules by name."""
         values = {each.name: getattr(self, each.name) for each in fields(self) if each.init}
         return {name: value for name, value in values.items() if value not in (None, (), "")}
 

@@ -126,7 +126,6 @@ def _inlet(graph: Graph, origin: str, edge: Edge | None, native: set[str]) -> In
 
 
 def _trailing(graph: Graph, operators: Sequence[str], native: set[str]) -> dict[str, tuple[Operator, ...]]:
-    """Return the sequence of native operators from each one to the end of the stage."""
     # Behind a union, each of its branches has the operators: they take records one by one.
     trailing: dict[str, tuple[Operator, ...]] = {}
     for name in reversed(operators):

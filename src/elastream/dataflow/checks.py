@@ -338,7 +338,6 @@ def _check_native(graph: Parts, operator: Operator) -> None:
 
 
 def _check_ports(graph: Parts, operator: Operator) -> None:
-    """Check that a join has two input ports, a zip two or more, and any other operator one."""
     name, ports = operator.name, sorted({edge.port for edge in graph.inputs[operator.name]})
     forms = {alternate.form for alternate in operator.alternates}
     if Form.JOIN in forms and ports != [0, 1]:

@@ -274,7 +274,6 @@ def edge_topic(graph: Graph, edge: Edge) -> KafkaTopic:
 
 
 def merge_error(graph: Graph, name: str, first: tuple[str, str], other: tuple[str, str]) -> DataflowError:
-    """Return the error that `name` merges streams of different columns."""
     return DataflowError(
         f"dataflow {graph.name!r}: {name!r} merges streams with different columns: {first[0]!r} has {first[1]}, "
         f"{other[0]!r} has {other[1]}",

@@ -33,7 +33,6 @@ class Graph:
 
     @cached_property
     def inputs(self) -> Mapping[str, tuple[Edge, ...]]:
-        """Edges into each operator."""
         return self._incident(lambda edge: edge.target)
 
     @cached_property
@@ -87,7 +86,6 @@ class Graph:
         return {name: tuple(targets) for name, targets in targets_of.items()}
 
     def empty(self, name: str) -> bool:
-        """Return True if `name` is an empty branch."""
         return isinstance(self.by_name[name].writes, Nothing)
 
     def operator(self, name: str) -> Operator:

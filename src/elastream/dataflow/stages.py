@@ -131,7 +131,6 @@ class Layout:
 
 
 def lay_out(graph: Graph, *, chained: bool = True) -> Layout:
-    """Divide `graph` into segments and stages."""
     rank = {name: position for position, name in enumerate(graph.order)}
     keyed = {operator.name for operator in graph.operators if operator.kind is Kind.KEYED}
     segment_of = _components(graph.order, (e for e in graph.edges if e.durable is None), rank)

@@ -153,7 +153,6 @@ class Pairs:
     on: tuple[str, ...]
 
     def __call__(self, key: tuple[Any, ...], left: Any, right: Any) -> Any:
-        """Return the pairs of one key and window, from pandas DataFrames."""
         names = list(self.on)
         pairs = left.merge(right.drop(columns=names), how="cross", suffixes=("", RIGHT))
         return pairs[names + [name for name in pairs.columns if name not in self.on]]

@@ -85,7 +85,6 @@ GROUPINGS: Mapping[str, Form] = {"key_by": Form.STATE, "group_by": Form.WINDOW, 
 
 
 def _endpoint(value: object) -> object:
-    """Normalise a source or sink that is a single word, or a class of the user's, to a mapping."""
     if value in ("simulated", "nothing"):
         return {value: True}
     if isinstance(value, str | Mapping) and isinstance(mapping := named(value), Mapping) and len(mapping) == 1:

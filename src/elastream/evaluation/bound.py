@@ -80,7 +80,6 @@ class Problem:
         times, work: Time and core-seconds of speed 1 of each arrival, by time.
         late: Core-seconds that may be late.
         period: Seconds between plans; hosts are leased at its multiples.
-        leases: Terms of each host type.
     """
 
     times: Floats
@@ -199,7 +198,6 @@ class _Model:
         self._add([Term(young, 1.0, self.every), self._earlier(young, 1, -1.0), *begun], 0.0, 0.0)
 
     def _earlier(self, columns: Indices, steps: int, factor: float) -> Term:
-        """Return the term of a variable `steps` steps before each row's."""
         return Term(columns[: max(0, self.steps - steps)], factor, self.step >= steps)
 
     def _limit_hosts(self) -> None:
@@ -282,7 +280,6 @@ def _starting(start: float, width: float, *, exact: bool) -> Floats:
 
 
 def _solved(model: _Model) -> tuple[float, Floats, Floats]:
-    """Return the optimum for fractional hosts, the solution, and the price of each row."""
     from scipy.optimize import linprog
     from scipy.sparse import vstack
 
@@ -479,7 +476,6 @@ def _before(graph: Graph, name: str) -> frozenset[str]:
 def _total(
     graph: Graph, settings: Settings, best: Callable[[Iterable[float]], float], own: Callable[[str, float], float]
 ) -> dict[str, float]:
-    """Return the sum of `own` over all operators that a record passes from each operator on."""
     total: dict[str, float] = {}
     for name in reversed(graph.order):
         edges = graph.outputs[name]

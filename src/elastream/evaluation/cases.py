@@ -104,7 +104,6 @@ def _named(run: Callable[..., Any], case: object) -> str:
 
 
 def _parts(value: object) -> Iterable[bytes]:
-    """Yield all values of a case in an order that is equal in every process."""
     if isinstance(value, np.ndarray):
         yield f"{value.dtype} {value.shape}".encode()
         yield value.tobytes()

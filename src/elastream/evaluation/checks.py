@@ -71,7 +71,6 @@ def mean_at_most(name: str, runs: Sequence[float], bar: float, source: str, digi
 
 
 def mean_within(name: str, runs: Sequence[float], low: float, high: float, source: str, digits: int = 4) -> Check:
-    """Return a check that the true mean is between `low` and `high`, as `mean_at_least`."""
     mean = MeanInterval.of(runs)
     return Check(name, mean.shown(digits), f"{low:g} to {high:g}", mean.within(low, high), source)
 

@@ -76,7 +76,6 @@ def compare(
 def scene_of(
     graph: Graph, policies: Mapping[str, Policy], settings: SimulateSettings, constants: Settings | None = None
 ) -> tuple[Scene, Peak | str]:
-    """Return the conditions and the static peak of `compare`."""
     if not policies:
         raise InputError("there is no policy to compare")
     consistency = consistency_of(settings.consistency, simulated=True)
@@ -161,7 +160,6 @@ def _no_length(
 
 
 def _tried_if_better(scene: Scene, result: Comparison, peak: Peak | str) -> Peak | str:
-    """Return `peak`, simulated if it costs less than every policy that meets the target."""
     if isinstance(peak, str) or peak.bound or peak.hosts > scene.max_hosts:
         return peak
     if result.winner is not None and not cheaper(peak.cost, result.winner.cost):
@@ -198,7 +196,6 @@ def _smallest(scene: Scene, result: Comparison, type: str, guess: int) -> Peak |
 
 
 def _bounded(scene: Scene, result: Comparison) -> Comparison:
-    """Return `result` with the lower bound at the target, and for policies that miss it at what they reach."""
     try:
         bound = lower_bound(problem_of(scene, result.target))
         missed = [trial for trial in result.trials if not result.meets(trial)]

@@ -38,7 +38,6 @@ class Trial:
     Attributes:
         compliance: Fraction of records in time; None without a service level.
         overdue: Fraction of the load still queued and late.
-        lacked: Missing metrics with their longest gap.
     """
 
     name: str

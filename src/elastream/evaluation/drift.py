@@ -63,7 +63,6 @@ def simulated_again(
     seed: int,
     guards: Sequence[GuardVersion],
 ) -> Recording:
-    """Simulate the load of `recording` under `policy`, or the recorded decisions."""
     header = recording.header
     plant = recorded_plant(
         recording,

@@ -65,7 +65,6 @@ def hosts_plot(
     hosts: Sequence[float],
     what: str = "replicas",
 ) -> Plot:
-    """Return instances and hosts over the offered load."""
     lines = (load, Curve(what, times, instances, steps=True), Curve("hosts", times, hosts, 1, steps=True))
     return Plot(caption, x, f"{what}, hosts", lines, unit)
 

@@ -43,7 +43,6 @@ class Outcome:
 
     @classmethod
     def of(cls, run: Recording, begin: float, end: float, target: float | None) -> "Outcome":
-        """Return the figures of the records that arrived from `begin` to `end`."""
         arrived = [each for each in run.batches if each.end > begin and each.end - each.oldest <= end and each.records > 0]
         hosts = math.fsum(
             max(0.0, min(end, end if lease.until is None else lease.until) - max(begin, lease.since)) for lease in run.hosts

@@ -59,7 +59,6 @@ class Controller:
         launch: Starts the process of a run. It must end by itself, also without the controller.
         say: Receives a line for people at each change.
         clock: Epoch seconds.
-        watch: Makes the watch of a source.
         remains: What earlier runs left; by default as the folder says.
     """
 
@@ -92,8 +91,8 @@ class Controller:
         self._failures, self._retry_at = 0, -math.inf
         self._remark, self._recovers = "", False
         self._orphan = True  # True until the last run of an earlier controller is known to have ended
-        self._stop_reason, self._asked = "", False
-        self._said, self._look_at = "", -math.inf
+        self._stop_reason, self._stop_sent = "", False
+        self._last_line, self._look_at = "", -math.inf
         self._looked_at = clock()  # the last look at the sources, or the last start
         self.plan = WakePlan(-math.inf)
         self.state = self._progress.state
@@ -185,7 +184,6 @@ class Controller:
             self._start(waiting)
 
     def _take_over(self) -> None:
-        """Read where the last run of an earlier controller has ended."""
         self._progress, self._orphan = progress_of(entries_of(self._directory)), False
         self.state = self._progress.state
         if self._remains.has_leases():
@@ -211,14 +209,14 @@ class Controller:
             self._process = self._launch(WakeOrder(number, plan.hosts, self._freshness))
         except OSError as error:
             self._failed(f"its process cannot be started: {error.strerror or error}")
-        self._asked, self._said = False, ""
+        self._stop_sent, self._last_line = False, ""
 
     def _follow(self, process: RunProcess) -> None:
         status = process.poll()
         if status is None:
-            if self._stop_reason and not self._asked:
+            if self._stop_reason and not self._stop_sent:
                 process.stop()
-                self._asked = True
+                self._stop_sent = True
             return
         self._process = None
         self._progress = progress_of(entries_of(self._directory))
@@ -272,8 +270,8 @@ class Controller:
         self.state = state
 
     def _tell(self, sentence: str) -> None:
-        if sentence != self._said:
-            self._said = sentence
+        if sentence != self._last_line:
+            self._last_line = sentence
             self._say(sentence)
 
     def close(self) -> None:

@@ -31,7 +31,6 @@ class BoundedRun:
         snapshot: Queries started. Later arrivals wait for the next run.
         committed: The last batch was committed.
         end: All hosts were released.
-        records: Records that it read.
     """
 
     start: float
@@ -212,9 +211,7 @@ def plan_wake(
     take no longer than `freshness`.
 
     Args:
-        waiting: What waits now.
         freshness: Seconds from arrival to commit.
-        arrivals: Their history.
         margin: Seconds that the start may be late.
     """
     if not waiting:

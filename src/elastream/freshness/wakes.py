@@ -62,10 +62,6 @@ class SourceSpec:
     Attributes:
         kind: "files" or "kafka".
         place: Local path, folder or glob; topics, separated by commas.
-        checkpoint: Folder of the query's checkpoint.
-        number: Number of the source in it.
-        names: Glob of names of files.
-        servers: Kafka's bootstrap servers.
     """
 
     kind: str

@@ -261,7 +261,6 @@ class Evaluator:
             self._active |= before._active & guards.keys()
 
     def _interpretable(self, guard: Guard) -> Guard:
-        """Return `guard` with functions of time replaced by reads."""
         value = guard.value if isinstance(guard.value, float | int) else self._without_time(guard.value)
         activate, deactivate = (
             None if tree is None else self._without_time(tree) for tree in (guard.activate, guard.deactivate)
@@ -273,7 +272,6 @@ class Evaluator:
         return substitute(tree, self._names)
 
     def _add_parts(self, tree: Node) -> None:
-        """Add each function of time in `tree` behind its inputs."""
         if not isinstance(tree, Call) or tree in self._parts:
             return
         for arg in tree.args:

@@ -87,7 +87,6 @@ def system_signals(subject: Subject | None = None) -> Iterator[Signal]:
 
 
 def system_readings(observation: Observation, names: Iterable[str]) -> dict[str, SignalReading]:
-    """Return readings of system signals, as old as their metrics."""
     readings, application = {}, observation.application
     whole = application.ids[0] if application.ids else ""
     for name in names:

@@ -88,7 +88,6 @@ def _parts(word: str) -> list[str]:
 
 
 def is_time(name: str) -> bool:
-    """Return True if a column's name means times, and nothing else."""
     words = {*words_in(name)}
     return bool(words & TIME_UNITS.keys()) and words <= TIME_UNITS.keys() | _ABOUT_TIMES and not _per(name)
 

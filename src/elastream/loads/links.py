@@ -108,5 +108,4 @@ def pair_number(a: Integers, b: Integers) -> Integers:
 
 
 def pairs_of(hosts: int) -> list[tuple[int, int]]:
-    """Return the pairs of the first hosts, in the order of `pair_number`."""
     return [(earlier, later) for later in range(hosts) for earlier in range(later)]

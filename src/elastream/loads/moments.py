@@ -183,7 +183,6 @@ def _dates(text: str) -> list[datetime | None]:
 
 
 def _in_order(texts: Sequence[str]) -> list[datetime]:
-    """Return the moments in the one order of day and month that makes sense of all lines."""
     both = [_dates(text) or [_iso(text)] * 2 for text in texts]
     wrong = next((text for text, moments in zip(texts, both, strict=True) if not any(moments)), None)
     if wrong is not None:

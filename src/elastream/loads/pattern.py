@@ -186,7 +186,6 @@ class Pattern:
         )
 
     def repeated(self, times: int | None = None) -> "Pattern":
-        """Return this load `times` times, or endless."""
         self._must_end("repeated")
         if times is None:
             return replace(self, endless=True)
@@ -251,7 +250,6 @@ def counts(pattern: ArrivalPattern, edges: ArrayLike) -> Integers:
 
 
 def dues(pattern: ArrivalPattern, numbers: ArrayLike) -> Floats:
-    """Return `pattern.due` of each record in `numbers`, to within rounding, vectorised."""
     targets = np.asarray(numbers, dtype=np.float64)
     if not isinstance(pattern, Pattern):
         return np.array([pattern.due(int(number)) for number in targets.ravel()]).reshape(targets.shape)

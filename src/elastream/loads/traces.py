@@ -97,7 +97,6 @@ def _hint(what: str, local: bool) -> str:
 def _laid_out(
     file: Path, times: Sequence[float], lines: Mapping[float, int], usual: float, tolerance: float
 ) -> tuple[list[float], dict[float, int]]:
-    """Return the length of each interval, missing ones included, and the interval of each time."""
     seconds: list[float] = []
     index = {times[0]: 0}
     for before, time in pairwise(times):

@@ -177,7 +177,6 @@ def _refusal_events(proposal: Proposal) -> Iterator[tuple[Reason, str, str]]:
 
 
 def _subject(reason: str) -> str:
-    """Return a reason without numbers and host names, which identifies repetitions."""
     return gist(re.sub(r"\bh(?=\d)", "", reason))[:80]
 
 

@@ -175,7 +175,6 @@ class _Round:
         self._select(element, option, f"{refused or f'{element.active} may not run'}; {option}: {value_text}")
 
     def _give_up(self) -> None:
-        """Select options that free most cores for the value lost."""
         needed, most = self.work, self.policy.fill * self.load.usable
         why = f"{needed:.3g} cores are needed with {{}}, and {self.load.usable:.3g} are usable"
         while self.work > most and self.tried < MOST_TRIED:
@@ -215,7 +214,6 @@ class _Round:
         return self.targets.get(element.name, element.active)
 
     def _leads(self, element: DynamicElement, option: str, *, more: bool) -> bool:
-        """Record the lead of `option`. Return True if it is taken now."""
         time, policy, name = self.observation.time, self.policy, element.name
         last, since, rounds = self.before.leads.get(name, (option, time, 0))
         if last != option:

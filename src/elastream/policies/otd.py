@@ -354,7 +354,6 @@ class Otd(OtdRules, Policy):
         return placement_unsupported_reason(self.name, self.hosts, context)
 
     def decide(self, observation: Observation, failed: Set[tuple[TaskId, str]] = frozenset()) -> Pair:
-        """Return case and best pair as rows of tasks and hosts, without `failed` pairs."""
         tasks, rows = observation.tasks, observation.hosts.rows
         without = frozenset(
             (tasks.rows[str(task)], rows[host]) for task, host in failed if str(task) in tasks.rows and host in rows

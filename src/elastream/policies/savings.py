@@ -160,7 +160,6 @@ class DynamicFleet:
 
         Args:
             batch: Seconds of a batch without records.
-            most: Most hosts.
         """
         rule, now = Dra(), sample.time
         ready = max(1, sum(count for _, at, count in self.leases if at <= now))
@@ -340,12 +339,10 @@ class Savings:
 
 
 def savings_text(fleets: Iterable[FleetCost]) -> str:
-    """Return the fleets whose cost is known, on one line."""
     return "; ".join(str(each) for each in fleets if not math.isnan(each.cost))
 
 
 def savings_of(recording: "Recording", before: Savings) -> Savings:
-    """Return `before` with the observations of a recording."""
     savings, header = before.copy(), recording.header
     kind = recording.host_types[0] if recording.host_types else None
     governed = all(each.get("governed", False) for each in header.operators if each["kind"] == "source")

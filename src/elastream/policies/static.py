@@ -117,7 +117,6 @@ def initial_hosts(
 
 
 def _number(policy: Static, host_types: Sequence[HostType], size: Callable[[HostType, At], int]) -> int:
-    """Return the hosts of `policy`. `size` returns how many of a type the load fills."""
     if isinstance(policy.hosts, int):
         return policy.hosts
     return size(_type_of(policy, host_types), "peak" if policy.hosts == "peak" else "mean")

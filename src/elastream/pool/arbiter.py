@@ -170,7 +170,6 @@ class ArbiterNode:
             return self._bill(self._clock())
 
     def _hear(self, message: RegionReport | Claim, name: str, number: int) -> float:
-        """Store a sender's latest message, run a round if it is due, and return the time."""
         before = self._inbox.get((type(message), name))
         if before is None or before.number < number:
             self._inbox[type(message), name] = message

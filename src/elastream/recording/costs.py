@@ -38,9 +38,6 @@ def records_from_sources(
     """Return the records that `batches` took from sources.
 
     0 if a query reads a durable edge besides: its batches count both together.
-
-    Args:
-        behind_edges: operators that read durable edges.
     """
     reading = {query: {*names} for query, names in queries.items() if not {*sources}.isdisjoint(names)}
     if any(not names.isdisjoint(behind_edges) for names in reading.values()):

@@ -119,7 +119,6 @@ class RunDirectory:
         return was
 
     def request_stop(self) -> None:
-        """Request the driver to end the run."""
         write_text(self.stop_request, f"{time.time():.3f}\n", "request to stop the run")
 
     @property
@@ -145,7 +144,6 @@ class RunDirectory:
         return self.reached / "left-out" / segment
 
     def key_tables(self, operator: str) -> Path:
-        """Return the folder of key tables of `operator`, one file per version."""
         return self.root / "tables" / "versions" / operator
 
     @property

@@ -233,7 +233,6 @@ def scanned(folder: AnyPath) -> list[FolderEntry]:
 
 
 def stamp_of(file: AnyPath) -> tuple[int, int]:
-    """Return a stamp that changes when a file is replaced."""
     if isinstance(file, Path):
         about = file.stat()
         return about.st_ino, about.st_mtime_ns

@@ -309,7 +309,6 @@ class Recording:
 
     @cached_property
     def hosts(self) -> tuple[Lease, ...]:
-        """All leases as last recorded, in request order."""
         if self.ending is not None and self.ending.ledger:
             return self.ending.ledger
         types = form.host_types(self.header)
@@ -318,7 +317,6 @@ class Recording:
 
     @property
     def batches(self) -> tuple[MicroBatch, ...]:
-        """All micro-batches of the run, in commit order."""
         return tuple(self.series.batches)
 
     @cached_property
@@ -343,7 +341,6 @@ class Recording:
         return ((time, version, dict(signals)) for time, version, signals in self._rounds())
 
     def _rounds(self) -> Iterator[tuple[float, int, dict[str, SignalReading]]]:
-        """Yield the rounds of `signal_rounds` with one shared dict that changes."""
         rows, versions = self.series.signals.rows(), iter(self.series.guards)
         row, version = next(rows, None), next(versions, None)
         now: dict[str, SignalReading] = {}
@@ -368,7 +365,6 @@ class Recording:
         return dict(newest)
 
     def standings_at(self, time: float) -> Mapping[str, GuardDecision]:
-        """Return the guards' standing of each element at the last observation by `time`."""
         standings: dict[str, GuardDecision] = {}
         for number, element, fields in self.series.standings:
             if self.series.times[number] > time:
@@ -406,7 +402,6 @@ class RecordingBuilder:
 
     Attributes:
         header: None before the first entry.
-        decisions: The last version of each round.
     """
 
     def __init__(self, place: str) -> None:

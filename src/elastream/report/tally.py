@@ -175,7 +175,6 @@ class Totals:
 
 
 def tally_of(recording: Recording) -> Totals:
-    """Return the totals of a recording and all before it."""
     before = Totals.of_json(recording.header.before, recording.header.target_latency)
     widths = np.diff(recording.times, prepend=before.time)
     served = np.nan_to_num(recording.application(Metric.THROUGHPUT) * _driven(recording, widths))
@@ -229,7 +228,6 @@ def _counted(recording: Recording) -> float:
 
 
 def _costs(recording: Recording, before: Totals) -> tuple[Mapping[str, float], float]:
-    """Return (cost by query, cost in all) up to the last observation with a known cost."""
     cost, queries = recording.application(Metric.COST), queries_of(recording.header.stages)
     billed = ~np.isnan(cost)
     if not billed.any() or not queries:

@@ -29,5 +29,4 @@ def _environment() -> "Environment":
 
 
 def rendered(template: str, **values: object) -> str:
-    """Return the HTML text of a template in the folder `templates`."""
     return _environment().get_template(template).render(**values)

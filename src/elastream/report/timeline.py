@@ -164,17 +164,16 @@ def _fullness(recording: Recording) -> Iterator[Curve]:
 
 def _over(columns: Columns, rows: Iterable[str], metric: Metric, count: int) -> Floats:
     """Return the sum of the known values of `rows`; NaN where none is known."""
-    known = np.zeros(count, dtype=bool)
+    present = np.zeros(count, dtype=bool)
     total = np.zeros(count)
     for row in rows:
         values = columns.column(row, metric, count)
-        known |= ~np.isnan(values)
+        present |= ~np.isnan(values)
         total += np.nan_to_num(values)
-    return np.where(known, total, np.nan)
+    return np.where(present, total, np.nan)
 
 
 def _expected(recording: Recording, end: float) -> Iterator[Curve]:
-    """Yield the load that the policy planned for, at the times that it was expected for, if the policy tells it."""
     ahead = [
         (each.time + each.predicted[EXPECTED_IN], each.predicted[EXPECTED_RATE])
         for each in recording.decisions
@@ -195,7 +194,6 @@ def _any_known(values: Sequence[float] | Floats) -> bool:
 
 
 def _marks(decisions: Iterable[Decision], leases: Iterable[Lease]) -> list[Mark]:
-    """Return one mark per decision and kind of action done, failed or refused, and one per lost host."""
     marks = [
         Mark(time, 0, *LOST, f"{lease.host} was lost at {clock(time)}")
         for lease in leases

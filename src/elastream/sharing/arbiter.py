@@ -597,7 +597,6 @@ class _Demand:
 
 
 def _deal_free(ledger: Ledger, spare: Mapping[str, Sequence[tuple[str, int]]]) -> None:
-    """Assign each free host to the application with the fewest spare slots, for its priority."""
     free = [host for host in ledger.unsettled if ledger.hosts[host].tenure is Tenure.FREE]
     if not free:
         return

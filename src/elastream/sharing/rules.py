@@ -38,7 +38,6 @@ class ArbiterRules:
         """Return why `region` may not have one more host; empty if it may.
 
         Args:
-            sizes: Hosts of each region.
             present: Returns True if a region reports. An absent region blocks no other.
         """
         if reason := self._growth_problem(region, sizes):

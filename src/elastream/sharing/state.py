@@ -106,7 +106,6 @@ def adopt(
 
     Args:
         applications: Priorities by name.
-        number: Number of the next host.
     """
     records = {name: replace(record, term=1) for name, record in hosts.items()}
     of_region: dict[str, list[str]] = {name: [] for name in regions}
@@ -137,7 +136,6 @@ def order_for(
 
 
 def view_for(state: Arbiter, application: str, owed: float = 0.0) -> View:
-    """Return the current view of a known application."""
     member = state.applications[application]
     records = state.hosts
     hosts = tuple((host, (record := records[host]).kind, record.term) for host in member.hosts)

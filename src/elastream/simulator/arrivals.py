@@ -136,7 +136,6 @@ def whole_items(flow: Items, part: float) -> tuple[Items, float]:
 
 
 def share(flow: Items, first: int, of: int) -> Items:
-    """Return every `of`-th item from item `first` on."""
     return Items(*(column[first::of] for column in flow))
 
 

@@ -264,7 +264,6 @@ class Costs:
         record, work: Core-seconds a source record and a batch.
         delivered: Fraction of the hosts' cores that tasks got.
         ratios: Duration over expected duration of undisturbed batches.
-        peace: Their indices.
     """
 
     fixed: float
@@ -393,7 +392,6 @@ def _cpu_costs(recording: Recording, since: float) -> tuple[float, float]:
 
 
 def _boost(recording: Recording, settling: int) -> tuple[float, int]:
-    """Return the median peak CPU use, and number, of hosts that joined a running load."""
     peaks = []
     for lease in recording.hosts:
         ready = lease.ready_at()
@@ -467,7 +465,6 @@ def _start_queue(recording: Recording, notes: Notes, base: Settings) -> float:
 
 
 def _host_type(recording: Recording, kind: HostType, queue: float, notes: Notes) -> HostType:
-    """Set start and stop times to recorded medians, without the delay by other starting hosts."""
     leases = [lease for lease in recording.hosts if lease.type.name == kind.name]
     starts = [seconds - queue * ahead for name, ahead, seconds in _starts(recording) if name == kind.name]
     stops = [

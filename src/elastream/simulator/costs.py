@@ -120,9 +120,7 @@ class Demand(NamedTuple):
     """Demand of a record that a query takes, under one composition.
 
     Attributes:
-        out: Records sent over each durable edge.
         results: Records that reach a sink other than a signal.
-        signals: Signals that receive records.
         runs: Operators that receive records, with running alternates.
     """
 

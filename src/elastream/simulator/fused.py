@@ -238,7 +238,6 @@ class FusedNetwork:
         return [name for name in segment.operators if name in self.sources or name in read]
 
     def _mixed(self, changed: frozenset[str], after: Composition, *, at_once: bool) -> float:
-        """Return the records under way that meet changed operators under both compositions."""
         costs = costs_of(self.graph, self.settings, shares_in(self.graph, self.settings, self.composition, self.tables))
         rates = {name: max(source.offered, ROUNDING) for name, source in self.sources.items()}
         met = passed(self.graph, rates, {name: each.selectivity for name, each in costs.items()}, self.composition, changed)

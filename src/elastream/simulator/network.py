@@ -178,7 +178,6 @@ class QueueNetwork:
         return mixed
 
     def _follow(self, name: str, now: float) -> bool:
-        """Adopt a newer composition, and return True, if no older records can reach the operator."""
         station = self.by_name[name]
         newest = min(self.epochs[edge.source] for edge in self.graph.inputs[name])
         if newest <= self.epochs[name] or station.unfinished:

@@ -128,7 +128,6 @@ class SimulatedHosts:
         return row
 
     def requested(self, action: LeaseHost, context: Context, now: float) -> tuple[Status, str]:
-        """Lease the host of `action`, unless it exists or the limit is reached."""
         if action.host in self.rows:
             lease = self.leases[self.rows[action.host]]
             if not lease.active or lease.state is HostState.RELEASING or lease.type.name != action.type:
@@ -209,7 +208,6 @@ class SimulatedHosts:
         )
 
     def best(self, cores: float, memory: float, without: Sequence[int] = ()) -> int | None:
-        """Return the host with the largest free share of cores, running hosts first."""
         fitting = self.fits(cores, memory)
         fitting[list(without)] = False
         candidates = np.flatnonzero(fitting)

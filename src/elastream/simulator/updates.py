@@ -16,11 +16,9 @@ class PendingUpdate:
     """A change of the composition.
 
     Attributes:
-        epoch: Number of the new composition.
         requested: Time of the request (seconds).
         waiting: Queries with a changed element and no commit yet.
         newest: First commit of the last query to adopt it.
-        until: Last commit under an older composition.
         mixed: Records that met changed operators under both.
     """
 
@@ -55,7 +53,6 @@ class Updates:
         self.running.append(update)
 
     def committed(self, query: str, epoch: int, since: float, until: float) -> None:
-        """Record a commit of `query` under `epoch`, from `since` to `until`."""
         for update in self.running:
             if epoch < update.epoch:
                 update.until = until if math.isnan(update.until) else max(update.until, until)

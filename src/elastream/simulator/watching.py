@@ -236,7 +236,6 @@ class MetricsCollector:
         )
 
     def _note_delay(self, station: Station, now: float) -> None:
-        """Record times from the first period above the service level to the next within."""
         if station.period.judged > 0:
             if station.period.delay / station.period.judged > station.limit:
                 self.slow_since.setdefault(station.name, now)

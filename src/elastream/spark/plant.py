@@ -62,7 +62,6 @@ class PlantLimits:
 
     Attributes:
         terms: Hosts that can be leased; without types, none can.
-        observe_only: Do nothing that was not applied.
         look_share: Cores that observing may use; None: no limit.
         replicas: Standby replicas of each state partition.
         limit: Name of the limit that sets the most hosts.

@@ -93,7 +93,6 @@ class BatchBarrier:
         self._began: Mapping[str, int] = {}
 
     def look(self, ended: Mapping[str, int], idle: Collection[str]) -> None:
-        """Take the newest ended batch of each running query, and the idle ones."""
         further = {query for query, batch in ended.items() if batch > self._began.get(query, -1)}
         if further and all(query in further or query in idle for query in ended):
             self.count, self._began = self.count + 1, dict(ended)
@@ -127,7 +126,7 @@ class Reconciler:
         self._ended_at: dict[str, float] = {}
         self._deadlines: Mapping[str, float] = {}
         self._usual_limits, self._round_s = self._placing.limits, 0.0
-        self._held: dict[str, list[TaskId]] = {}  # by host with a deadline
+        self._remaining: dict[str, list[TaskId]] = {}  # by host with a deadline
         self._messages: deque[str] = deque(maxlen=100)
         self._barrier, self._acts = BatchBarrier(), False
         self._last_end, self._next_look, self._faults = -RECENT_S, 0.0, 0
@@ -270,25 +269,25 @@ class Reconciler:
 
     def _hurry(self) -> None:
         """Let as many migrations start at a time as the nearest deadline takes, and say what a lost host kept."""
-        held: dict[str, list[TaskId]] = {host: [] for host in self._deadlines}
+        remaining: dict[str, list[TaskId]] = {host: [] for host in self._deadlines}
         for task, host in self.locations().items():
-            if host in held:
-                held[host].append(task)
-        for host, tasks in held.items():
-            if tasks and host not in self._held:
+            if host in remaining:
+                remaining[host].append(task)
+        for host, tasks in remaining.items():
+            if tasks and host not in self._remaining:
                 left = max(0.0, self._deadlines[host] - self._clock())
                 self._messages.append(f"host {host} is taken away in {left:.0f} s: {self._text(tasks)} to move")
-            elif self._held.get(host) and not tasks:
+            elif self._remaining.get(host) and not tasks:
                 self._messages.append(f"host {host}, which is taken away, holds no state any more")
-        for host in self._held.keys() - held.keys():
-            if self._held[host] and host not in self._hosts.active:
-                self._messages.append(f"host {host} was taken away with {self._text(self._held[host])} left")
-        self._held = held
-        nearest = min((self._deadlines[host] for host, tasks in held.items() if tasks), default=math.inf)
+        for host in self._remaining.keys() - remaining.keys():
+            if self._remaining[host] and host not in self._hosts.active:
+                self._messages.append(f"host {host} was taken away with {self._text(self._remaining[host])} left")
+        self._remaining = remaining
+        nearest = min((self._deadlines[host] for host, tasks in remaining.items() if tasks), default=math.inf)
         per_host, targets = self._usual_limits.per_host, len(self._hosts.usable)
         if nearest < math.inf and per_host is not None and targets and self._round_s > 0:
             rounds = max(1.0, (nearest - DEADLINE_MARGIN_S - self._clock()) / self._round_s)
-            per_host = max(per_host, math.ceil(sum(map(len, held.values())) / targets / rounds))
+            per_host = max(per_host, math.ceil(sum(map(len, remaining.values())) / targets / rounds))
         self._placing.limits = replace(self._usual_limits, per_host=per_host)
 
     def _text(self, tasks: Sequence[TaskId]) -> str:

@@ -113,7 +113,6 @@ def start_plant(
     """Start cluster, session and the queries of `graph`, or resume a run; return when the first hosts take tasks.
 
     Args:
-        progress: Receives what is being started.
         bounded: First hosts of a run whose queries end once they have read what is there; None for other runs.
 
     Raises:
@@ -329,7 +328,6 @@ def _borrowed(
 
 
 def _as_found(terms: ProviderOffer, hosts: Hosts) -> ProviderOffer:
-    """Return `terms` with the hosts that are there, none of which may go and to which none may be added."""
     leases = hosts.active.values()
     types = tuple({lease.type.name: lease.type for lease in leases}.values())
     return replace(terms, types=types or terms.types, max_hosts=max(1, len(leases)), min_hosts=max(1, len(leases)))

@@ -146,7 +146,6 @@ def _days(bids: Frame) -> "pd.Series[str]":
 
 
 def _counts(bids: Frame, by: "Sequence[pd.Series[Any]]") -> Frame:
-    """Return bids, distinct bidders and distinct auctions of each group, overall and by price class."""
     parts = []
     for name, (lowest, above) in zip(("total", "rank1", "rank2", "rank3"), ((0, 2**63 - 1), *CLASSES), strict=True):
         within = (bids["price"] >= lowest) & (bids["price"] < above)

@@ -137,7 +137,6 @@ class Events:
             yield self._batch(kind, np.arange(start, min(end, start + rows), dtype=np.int64))
 
     def table(self, kind: Kind, first: int, last: int) -> pa.Table:
-        """Return the events of one kind among the events `first` to `last` (exclusive)."""
         return pa.Table.from_batches(self.batches(kind, first, last), SCHEMAS[kind])
 
     def _batch(self, kind: Kind, nth: Integers) -> pa.RecordBatch:
@@ -173,7 +172,6 @@ def kind_of(stream: str) -> Kind:
 
 
 def count(kind: Kind, events: int) -> int:
-    """Return how many of the first `events` events are of one kind."""
     periods, rest = divmod(events, PERIOD)
     offsets = OFFSETS[kind]
     return periods * len(offsets) + min(max(0, rest - offsets.start), len(offsets))

@@ -25,7 +25,6 @@ class Query:
     """A query and how its results are read.
 
     Attributes:
-        build: Function from streams to the result.
         limits: Limits of Spark's operators that shaped it; empty if none did.
         key: Columns whose latest row counts, in update mode.
         updates: Column that grows with each row of a key, if rows of one batch can have one key.

@@ -91,10 +91,6 @@ def mounted_cgroups(mountinfo: str, own: str) -> Iterator[Cgroups]:
     """Yield candidate parents for groups, best first.
 
     In version 2 every ancestor, as a group with processes cannot delegate.
-
-    Args:
-        mountinfo: Contents of `/proc/self/mountinfo`.
-        own: Contents of `/proc/self/cgroup`.
     """
     trees, tops = _mounted(mountinfo, own)
     if "cpu" in trees and "cpuacct" in trees:

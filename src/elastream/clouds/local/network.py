@@ -67,7 +67,6 @@ class Network:
 
     Args:
         number: 1 to 254; determines the bridges' names and the subnet 198.18.number.0/24.
-        netem: The kernel can delay packets.
     """
 
     number: int

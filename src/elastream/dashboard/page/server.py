@@ -189,7 +189,6 @@ class Page:
             self.left = time.monotonic()
 
     async def _replay(self, request: Request) -> Response:
-        """Replay a run, one at a time."""
         run = request.path_params["run"]
         try:
             fields = await request.json()

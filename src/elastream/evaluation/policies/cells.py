@@ -65,7 +65,6 @@ class Cell:
 
     Attributes:
         load: Kind of a generated load, or the file of a recorded one.
-        seed: Draws the load of its kind.
         chained: True if the operators of a stage run in one task.
         price: Way of billing, a key of `PRICES`.
         target: Target latency (seconds).
@@ -117,7 +116,6 @@ def short(load: str) -> str:
 
 
 def grid(recorded: Sequence[str], *, quick: bool = False, sample: int | None = None) -> list[Cell]:
-    """Return the cells."""
     if quick:
         cells = [Cell(load, 0, True, "by the second", 30.0, 60.0, QUICK_HOURS) for load in QUICK_KINDS]
     else:
@@ -184,7 +182,6 @@ def in_time(trial: Trial, course: Course) -> float:
 
 
 def actions_after(time: float, ledger: Sequence[Lease]) -> dict[str, int]:
-    """Return the rounds after `time` that leased hosts, and those whose hosts went."""
     return {
         "rounds up": _rounds([each.since for each in ledger if each.since >= time]),
         "rounds down": _rounds([each.until for each in ledger if each.until is not None and each.until >= time]),

@@ -154,7 +154,6 @@ KINDS = (*SHAPES, ONE_STEP, ONE_BURST)
 
 
 def generated(kind: str, seed: int, hours: float) -> Course:
-    """Return the load of `kind` that `seed` draws."""
     draw = _Draw(kind, seed, hours * HOUR_S)
     if kind in SHAPES:
         return _course(draw, SHAPES[kind](draw))

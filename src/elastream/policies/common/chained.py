@@ -26,7 +26,6 @@ def is_narrow(observation: Observation, slots: int) -> bool:
 
 
 def stateless_tasks(observation: Observation) -> list[int]:
-    """Return the tasks of each stateless stage whose number can be set."""
     graph, counts = observation.context.graph, observation.composition.parallelism
     return [counts[each] for each in observation.context.scalable & counts.keys() if not graph.by_name[each].waits]
 

@@ -81,7 +81,6 @@ class Lulls:
 
 
 def _arrived(observation: Observation, since: float) -> Sequence[float]:
-    """Return the requests of hosts that came after `since`."""
     leases = (observation.leases[host] for host in observation.usable)
     return [lease.since for lease in leases if (ready := lease.ready_at()) is not None and ready > since]
 
@@ -108,7 +107,6 @@ class LinearFit:
 
     @classmethod
     def through(cls, rates: Sequence[float], busy: Sequence[float]) -> "LinearFit":
-        """Fit busy cores over rates by least squares."""
         count = len(rates)
         mean, mean_busy = sum(rates) / count, sum(busy) / count
         apart = [rate - mean for rate in rates]
@@ -287,7 +285,6 @@ class LoadHistory:
         return cores if rate >= LIKE_RATE * arrived and time - when <= SHORTFALL_MEMORY_S else 0.0
 
     def with_surprise(self, time: float, forecast: Forecast, horizon: float, pace: float) -> "LoadHistory":
-        """Return this history with the excess of the load over its forecast at `time`."""
         surprises = self.surprises.after(time, forecast.level, forecast.expected, horizon, pace)
         return self._with(surprises=surprises)
 
@@ -302,7 +299,6 @@ class LoadHistory:
 def _with_batches(
     ended: Mapping[str, int], late: Mapping[str, int], last: Mapping[str, tuple[float, float]], observation: Observation
 ) -> tuple[Mapping[str, int], Mapping[str, int], Mapping[str, tuple[float, float]]]:
-    """Return `ended`, `late` and the last batches, with what ended since."""
     counts, in_a_row, newest, target = dict(ended), dict(late), dict(last), observation.context.target_latency or math.inf
     for each in observation.batches:
         segment, seconds = each.segment, each.seconds

@@ -133,7 +133,6 @@ def missing_metrics(observation: Observation) -> tuple[Unknown, ...]:
 
 
 def decision_figures(observation: Observation) -> dict[str, float]:
-    """Return the figures for a decision's record."""
     return {
         "arrival_rate": source_sum(observation, Metric.ARRIVAL_RATE),
         "processed_rate": source_sum(observation, Metric.PROCESSED_RATE),

@@ -49,7 +49,6 @@ class Service:
         """Return the service after the batches of `observation`.
 
         Args:
-            before: History of the load before them.
             capacity: Cores of speed 1 of the usable hosts.
             work: Core-seconds that a record keeps busy; NaN if unknown.
         """
@@ -83,9 +82,7 @@ class Service:
             ended: Earlier batches by segment.
             starts: Begin of the last one by segment.
             capacity: As in `after`; NaN if the batches do not show the overhead.
-            work: As in `after`.
             changed: When the hosts last changed; earlier batches ran on other cores.
-            version: Version of the composition.
         """
         ended, starts = {**ended}, {**starts}
         overheads, waits, lengths, shortest = [*self.overheads], [*self.waits], [*self.lengths], self.shortest

@@ -85,7 +85,6 @@ class SizingInputs:
         return work if work < math.inf else math.nan
 
     def _shows_work(self, sample: int) -> bool:
-        """Return True if a sample shows the lasting work per record."""
         _, _, _, processed, busy, warm = self.history.samples[:, sample].tolist()
         return bool(warm) and processed > 0 and busy == busy
 

@@ -249,7 +249,6 @@ def _roomiest(draft: Draft, unit: Unit, without: str | None = None) -> int | Non
 
 
 def _surplus(draft: Draft, unit: Unit, surplus: Mapping[str, int], without: str | None = None) -> TaskId | None:
-    """Return a surplus instance of another operator in whose place one of `unit` fits."""
     others = {name for name, n in surplus.items() if n > 0 and name != unit.name and draft.instances[name] > 1}
     if not others:
         return None

@@ -89,7 +89,6 @@ def survey(rules: RegionRules, snapshot: Snapshot, withheld: Booleans) -> Survey
 
 
 def _fitting(rows: Integers, region: Integers, slots: Integers, excess: Integers, hosts: int) -> tuple[Booleans, Integers]:
-    """Return those of `rows` whose slots their region can spare, and what is left."""
     mask = np.zeros(hosts, dtype=np.bool_)
     if not len(rows) or not (excess > 0).any():
         return mask, excess

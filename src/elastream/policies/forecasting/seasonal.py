@@ -154,7 +154,6 @@ class BackTested:
         return np.interp(places, measured, past[measured])
 
     def _choose(self, past: Floats, ahead: Ahead) -> ChosenForecaster:
-        """Return the method with the least error in a back-test; of equal ones the simplest."""
         held_out = min(past.size // 2, max(2 * ahead.steps, round(TESTED * past.size)))
         cut = past.size - held_out
         origins = np.unique(np.linspace(cut, max(cut, past.size - ahead.steps), ORIGINS).round().astype(int)).tolist()

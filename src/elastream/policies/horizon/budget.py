@@ -55,7 +55,6 @@ class Grid:
 
     @property
     def waits(self) -> float:
-        """Return the budget in bins."""
         return self.budget / self.seconds
 
     @property
@@ -107,7 +106,6 @@ class Outlook:
 
 @njit(cache=True)
 def _planned(paths: Floats, jump: Floats, served: Floats, waits: float) -> Floats:
-    """Return the `paths` at the quantiles `served` of need, and the last of them or `jump`."""
     count, steps = paths.shape
     order = np.argsort(needs(paths, 0, waits), kind="mergesort")
     chosen = np.zeros((served.size + 1, steps))
@@ -152,7 +150,6 @@ def waiting_at_start(total: Floats, waiting: float, served: Floats) -> float:
 
     Args:
         total: Arrivals by the edges of the bins until then.
-        waiting: Records that wait now.
         served: Records that the present and coming hosts can serve by these edges, 0 first.
     """
     last = total[-1] - served[-1]

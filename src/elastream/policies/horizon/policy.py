@@ -57,8 +57,6 @@ class Memory:
     """Memory of a run.
 
     Attributes:
-        past: Arrivals.
-        outlooks: One a bin, oldest first.
         needs: Highest needed capacity of each bin (records/s).
         late: (late records, records) since the last replay.
         allowance: Share of records that may be late in a replay.
@@ -150,7 +148,6 @@ class _Foreseeing(SizingRound):
     remarks: tuple[str, ...] = ()
 
     def foresee(self, policy: Horizon, before: Memory | None) -> None:
-        """Read the load, replay the past if it is time, and derive the needs."""
         observation = self.observation
         self.target = observation.context.target_latency or math.fsum(
             operator.max_duration or 0.0 for operator in observation.context.graph.operators
@@ -189,7 +186,6 @@ class _Foreseeing(SizingRound):
         return Grid.of(start, budget, self.pace, None if young else before.grid.seconds, paid)
 
     def remember(self, history: LoadHistory) -> Memory:
-        """Return the memory for the next round."""
         return replace(self.memory, history=history, service=self.service, grid=self.grid)
 
     def _forecast(self) -> Forecast:
@@ -250,8 +246,8 @@ class _Foreseeing(SizingRound):
         observation = self.observation
         if observation.context.layout.unchained:
             return [(observation.overall(Metric.THROUGHPUT) * self.pace, observation.overall(Metric.COMPLIANCE))]
-        known = [each for each in observation.batches if each.oldest == each.oldest and each.newest == each.newest]
-        return [(each.records, share_within(self.target, each.oldest, each.newest)) for each in known]
+        batches = [each for each in observation.batches if each.oldest == each.oldest and each.newest == each.newest]
+        return [(each.records, share_within(self.target, each.oldest, each.newest)) for each in batches]
 
     def _with_leased(self, memory: Memory) -> Memory:
         hosts, seconds = memory.leased
@@ -261,7 +257,6 @@ class _Foreseeing(SizingRound):
         return len(memory.outlooks) >= LEAST_PAST * self.grid.steps
 
     def _with_arrivals(self, memory: Memory) -> Memory:
-        """Add the rate since the last round, and an outlook after each bin."""
         last = -math.inf if self.before is None else float(self.before.times[-1])
         rates = self.history.arriving[self.history.times > last]
         measured = rates[~np.isnan(rates)]

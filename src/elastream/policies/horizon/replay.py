@@ -48,10 +48,8 @@ class Setting:
     """Settings of the plan.
 
     Attributes:
-        row: Row of an outlook to serve.
         reserve: Factor on the need of the outlook.
         hold: Seconds for which a host must be idle before it goes.
-        least: Fewest hosts.
         fixed: True: no others are leased, while the need is within what the replay has met.
     """
 
@@ -92,10 +90,7 @@ class Fleet:
     """Hosts of a replay.
 
     Attributes:
-        kind: Type to lease.
         each: Records/s that a host serves.
-        least: Fewest hosts that may be leased.
-        most: Most hosts that may be leased.
     """
 
     kind: HostType
@@ -112,7 +107,6 @@ class _Runs:
     Attributes:
         late: Late records; shape (bins, settings).
         costs: Costs in bins of a host: of the whole replay, and before the bin `since`; shape (2, settings).
-        leases: Hosts leased.
         vain: Most records foreseen in vain to wait once a host works.
     """
 
@@ -128,9 +122,7 @@ def replay(
     """Return the cheapest setting for the past.
 
     Args:
-        outlooks: One a bin, oldest first.
         allowance: Share of records that may be late. Below 0 none may, and the load grows by `STRESS` times the amount.
-        before: Choice of the last replay.
         leased: Host-seconds, and seconds, since then.
     """
     fleet = replace(fleet, each=fleet.each / (1 + STRESS * max(0.0, -allowance)))
@@ -177,7 +169,6 @@ def _runs(outlooks: Sequence[Outlook], rates: Floats, settings: Sequence[Setting
 
 
 def _settings(rates: Floats, rows: int, fleet: Fleet, before: Setting) -> list[Setting]:
-    """Return the settings to try, among them the present one."""
     parts = np.array_split(rates, max(1, rates.size // PEAK_BINS))
     top = int(hosts_for(max(need(part, fleet.grid.waits) for part in parts), fleet.each))
     usual = (int(hosts_for(rate, fleet.each)) for rate in np.quantile(rates, FLEETS))
@@ -193,7 +184,6 @@ def _settings(rates: Floats, rows: int, fleet: Fleet, before: Setting) -> list[S
 
 
 def _paid(fleet: Fleet) -> tuple[int, int]:
-    """Return the bins that a lease pays at first, and with each renewal."""
     billing = fleet.kind.billing
     renewed = max(1, round(billing.unit / fleet.grid.seconds))
     return max(renewed, math.ceil(billing.minimum / fleet.grid.seconds - 1e-9)), renewed

@@ -62,7 +62,6 @@ class Moments:
 
     @classmethod
     def of(cls, rates: Floats, steps: int) -> "Moments":
-        """Return the moments of a past."""
         total = np.concatenate([[0.0], np.cumsum(rates)])
         least = 1e-3 * total[-1] / rates.size + 1e-9
         return cls(steps, total, _features(total, 1, _windows(steps), least), least, rates.size)
@@ -185,12 +184,11 @@ def scenarios(past: Past, grid: Grid, trend: Forecast | None) -> tuple[Floats, F
 
 
 def _first_scenarios(past: Past, grid: Grid, level: float, trend: Forecast | None) -> tuple[Floats, Floats]:
-    """Return scenarios by the trend and the spread of rates."""
     rates, steps = past.rates, grid.steps
     if trend is None:
         trend = Forecast(level, 0.0, level, math.nan)
-    known = rates.size > PRESENT[0] and not math.isnan(trend.error)
-    error = min(trend.error, float(rates.std())) if known else FIRST_SPREAD * level
+    sufficient = rates.size > PRESENT[0] and not math.isnan(trend.error)
+    error = min(trend.error, float(rates.std())) if sufficient else FIRST_SPREAD * level
     # A trend lasts until a host requested now works, however short it was seen; what grows after that is for a later lease.
     growing = np.minimum(np.arange(1, steps + 1), grid.start)
     mean = (level if math.isnan(trend.level) else trend.level) + trend.slope * past.seconds * growing

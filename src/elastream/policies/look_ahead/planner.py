@@ -56,7 +56,6 @@ class Change(NamedTuple):
 
 
 def named(deployment: Deployment, first: int) -> Deployment:
-    """Return the deployment with new hosts named, numbered from `first`."""
     numbers = iter(range(first, first + len(deployment.hosts)))
     hosts = tuple(host if host.name else replace(host, name=f"{PLANNED}{next(numbers)}") for host in deployment.hosts)
     return replace(deployment, hosts=hosts)
@@ -114,7 +113,6 @@ def _occupied(problem: Problem, deployment: Deployment) -> Mapping[str, tuple[in
 
 
 def changes(problem: Problem, schedule: StagedPlan) -> tuple[Change, ...]:
-    """Return the changes from each stage to the next."""
     return tuple(
         Change(later.time, subject, value)
         for earlier, later in zip(schedule.stages, schedule.stages[1:], strict=False)
@@ -244,7 +242,6 @@ class Choices:
         return self._linked()
 
     def _helps(self, trial: TriedAction, operator: int) -> bool:
-        """Return True if more reaches the outputs, or the bottleneck eases and no other operator pays."""
         before, after = self.flows, trial.flows
         if after.application[self.at] > before.application[self.at] + PROGRESS:
             return True
@@ -252,7 +249,6 @@ class Choices:
         return not removed and bool(after.relative[self.at, operator] > before.relative[self.at, operator] + PROGRESS)
 
     def _linked(self) -> TriedAction | None:
-        """Return more instances next to their senders if links limit."""
         if self.bandwidth is None:
             return None
         trial, hosts = self.assembly.copy(), len(self.assembly.hosts)
@@ -382,7 +378,6 @@ class Choices:
 
 
 def money_for(host: Host, now: float, until: float) -> float:
-    """Return the money for units of `host` that begin between `now` and `until`."""
     billing = host.type.billing
     begun = billing.units(now - host.since) if now >= host.since else 0
     return max(0, billing.units(until - host.since) - begun) * host.type.price if until > host.since else 0.0

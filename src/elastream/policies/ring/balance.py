@@ -27,8 +27,6 @@ class Arc:
     """Neighbours on a ring, clockwise, and their state partitions, clockwise from the first one's token.
 
     Attributes:
-        first: Number of the first partition.
-        owned: Partitions that each host owns now.
         fixed: Busy cores of each host beside its partitions.
     """
 

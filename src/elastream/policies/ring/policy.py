@@ -293,7 +293,6 @@ class Round:
         return before < behind
 
     def _alike(self, ring: Ring, host: str, joins: str) -> tuple[int, int]:
-        """Return the pairs of neighbours of one zone around `host`, with `joins` behind and before it."""
         near, far = ring.before(host), ring.successors(host, 1) or (host,)
 
         def alike(*hosts: str) -> int:

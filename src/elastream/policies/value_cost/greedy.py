@@ -224,7 +224,6 @@ def with_option(active: Sequence[int], operator: int, option: int) -> list[int]:
 
 
 def _least_lost(assembly: Assembly, pinned: Collection[int], pace: float) -> tuple[int, int] | None:
-    """Return the (operator, option) that loses least value per saved core."""
     problem, active, conditions = assembly.problem, assembly.active, assembly.conditions
     now = work(problem, active, conditions)
     best: tuple[float, float, int, int] | None = None
@@ -278,7 +277,6 @@ def better(assembly: Assembly, operator: int) -> int | None:
 
 
 def alone(problem: Problem, operator: int) -> Problem:
-    """Return the problem of one operator, as if it were the whole dataflow."""
     return replace(
         problem,
         operators=(problem.operators[operator],),

@@ -401,7 +401,6 @@ def _pace(observation: Observation, last: float) -> float:
 
 
 def _ending(observation: Observation, pace: float) -> tuple[frozenset[str], frozenset[str]]:
-    """Return hosts whose paid time ends before the next round, and hosts to compare with cheaper ones."""
     # Compared are hosts paid by short units, or for which a replacement leased now is up before their paid time ends.
     leases, now = observation.leases, observation.time
     starts = max((kind.start for kind in observation.context.host_types.values()), default=0.0)

@@ -383,8 +383,6 @@ def packed(problem: Problem, order: Sequence[int], needs: Floats, least: Integer
 
 
 def _worth_asking(types: Sequence[HostType]) -> list[HostType]:
-    """Return the types that no other type dominates."""
-
     def at_least(a: HostType, b: HostType) -> bool:
         return a.cores >= b.cores and a.memory >= b.memory and a.speed >= b.speed and rate_of(a) <= rate_of(b)
 

@@ -181,7 +181,6 @@ class Assembly:
         return own
 
     def take(self, operator: int, own: "Assembly") -> None:
-        """Take over what the scheduler of one operator decided."""
         self.switch(operator, own.active[0])
         for host in own.hosts[len(self.hosts) :]:
             self.lease(host.type)
@@ -325,7 +324,6 @@ def allocate(assembly: Assembly, target: float, *, lease: bool = True) -> bool:
 
 
 def _linked(assembly: Assembly, target: float, *, lease: bool) -> bool:
-    """Add instances next to their senders while links limit the throughput."""
     bandwidth, stuck = assembly.limits(), set[int]()
     while bandwidth is not None:
         flows = assembly.flows(bandwidth)
@@ -348,7 +346,6 @@ def _linked(assembly: Assembly, target: float, *, lease: bool) -> bool:
 
 
 def _behind_link(assembly: Assembly, flows: Flows, bandwidth: Floats, without: Collection[int]) -> int | None:
-    """Return the target operator of the most limiting link."""
     problem = assembly.problem
     emitted = flows.emitted.mean(axis=0)[problem.edges[:, 0]] * problem.parts
     part = np.divide(bandwidth.mean(axis=0), emitted, out=np.full(len(emitted), np.inf), where=emitted > 0)

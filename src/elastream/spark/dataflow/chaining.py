@@ -93,7 +93,6 @@ def _columns(schema: pa.Schema) -> str:
 
 
 def open_exits(walk: Walk, code: int) -> frozenset[int]:
-    """Return the exits of `walk` that records can reach under `code`."""
     nodes: list[WalkEntry | Step] = [*walk.entries, *walk.steps]
     reached = set(range(len(walk.entries)))
     for number, node in enumerate(nodes):  # steps are in topological order

@@ -43,7 +43,6 @@ def write_changes(frame: DataFrame, path: AnyPath, batch: int, key: Sequence[str
     """Write the changes of one batch, through the driver, to one small file.
 
     Args:
-        key: Key columns.
         retention: Time for which single changes stay (seconds).
     """
     _write(frame.toArrow(), path / f"batch={batch}" / "changes.parquet")

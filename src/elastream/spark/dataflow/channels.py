@@ -79,7 +79,6 @@ class Outflow:
 
 
 def read_edge(spark: SparkSession, graph: Graph, edge: Edge, schema: StructType) -> DataFrame:
-    """Open the stream of a Kafka edge. For file edges see `edges`."""
     topic = edge_topic(graph, edge)
     _make_topic(spark, topic)
     messages = spark.readStream.format("kafka").options(**source_options(topic)).load()

@@ -128,7 +128,6 @@ def open_corpus(file: AnyPath) -> pa.Table:
 
 
 def slices(table: pa.Table, first: int, last: int) -> Iterator[pa.RecordBatch]:
-    """Yield records `first` to `last` (exclusive) of the endlessly repeated `table`."""
     size = table.num_rows
     short = table.combine_chunks().to_batches()[0] if size < MAX_BATCH_ROWS else None
     while first < last:

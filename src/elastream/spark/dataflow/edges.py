@@ -47,7 +47,6 @@ def open_edge(
     batch_seconds: float,
     checkpoint: AnyPath,
 ) -> DataFrame:
-    """Open the stream of the records in a folder."""
     records.mkdir(parents=True, exist_ok=True)
     spark.dataSource.register(EdgeSource)
     return (

@@ -40,9 +40,7 @@ class Steering:
     """Files from which a reader learns its next composition, as an option of a data source.
 
     Attributes:
-        request: File of the newest request.
         wave: True if records keep their version; needs the next three.
-        before: Composition before an edge's first batch.
     """
 
     name: str

@@ -125,7 +125,6 @@ def timestamp_of(reads: SourceSpec | None) -> str | None:
 
 
 def files_read(operator: Operator, inputs: AnyPath) -> str | None:
-    """Return the local path that Spark's file source reads, if it reads one."""
     match operator.reads:
         case TextFiles(path, None) | Files(path, load=None) if not is_address(path):
             return str(Path(path).expanduser())

@@ -16,7 +16,6 @@ ACCURACY = 200
 
 
 def observation_name(source: str) -> str:
-    """Return the name of a source's or edge's observation, safe in JSON."""
     return OBSERVATION_PREFIX + quote(source, safe="")
 
 

@@ -118,7 +118,6 @@ class HostLedger:
             return lease.state if (lease := self._leases.get(host)) is not None else None
 
     def expect(self, action: Action, host: str, *states: HostState) -> Outcome | None:
-        """Refuse `action` unless `host` is in one of `states`."""
         state = self.state(host)
         if state is None:
             return Outcome(action, Status.REFUSED, f"there is no host {host!r}")
@@ -309,7 +308,6 @@ class Hosts(HostLedger):
 
     @property
     def only_leased(self) -> bool:
-        """Return True if executors come on hosts of the provider only."""
         return self._session is None
 
     # -- requests ------------------------------------------------------------------------------------------------------
@@ -345,7 +343,6 @@ class Hosts(HostLedger):
                 self.adopt(host, kind, begun.since)
 
     def adopt(self, host: str, type: HostType, since: float) -> None:
-        """Enter a host that was requested from the provider at `since`."""
         with self._lock:
             self._enter({host: Lease(host, type, since)})
             self._records[host] = HostRecord(self.provider, milestones={"lease": since})

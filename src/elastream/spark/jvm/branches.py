@@ -74,11 +74,7 @@ class QueryBranches:
     def union(
         self, frame: DataFrame, functions: Sequence[Callable[[DataFrame], DataFrame]], weight: int, radix: int
     ) -> DataFrame:
-        """Return the result of `functions`; a batch with the code c runs the one at the position c // weight % radix.
-
-        Args:
-            functions: Alternates, which keep no state.
-        """
+        """Return the result of `functions`; a batch with the code c runs the one at the position c // weight % radix."""
         name, stream, empty = self.session.input(frame)
         branches = [functions[0](stream), *(function(empty()) for function in functions[1:])]
         # Spark joins a union in a union to one, but not under another name.

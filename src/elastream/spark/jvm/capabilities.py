@@ -42,7 +42,6 @@ class Capabilities:
 
 
 def probe(spark: SparkSession, provider: object | None = None) -> Capabilities:
-    """Probe `spark`, and if `provider` can lease hosts."""
     lacking: list[str] = []
     session: Any = getattr(spark, "_jsparkSession", None)
     if session is None:

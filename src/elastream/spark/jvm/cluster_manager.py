@@ -101,14 +101,14 @@ class ClusterWatch:
         self._ask, self._clock, self._wall = ask, clock, wall
         self._notices: Mapping[str, tuple[float, str]] = {}
         self._first_told: dict[str, float] = {}
-        self._wanted = self._protected = self._tried = ""
+        self._holders = self._protected = self._tried = ""
         self._last_ask, self._asking, self._failed = -NOTICE_INTERVAL_S, False, False
         self._lock = threading.Lock()
 
     def notices(self) -> Mapping[str, tuple[float, str]]:
         """Return time (epoch seconds) and reason by executor; refresh an old answer in the background."""
         with self._lock:
-            due = self._clock() - self._last_ask >= NOTICE_INTERVAL_S or self._wanted != self._tried
+            due = self._clock() - self._last_ask >= NOTICE_INTERVAL_S or self._holders != self._tried
             if due and not self._asking:
                 self._asking, self._last_ask = True, self._clock()
                 threading.Thread(target=self.renew, name="cluster-notices", daemon=True).start()
@@ -116,11 +116,11 @@ class ClusterWatch:
 
     def protect(self, executors: Collection[str]) -> None:
         """Mark the pods of these executors, and of no others, as not to be disrupted."""
-        self._wanted = ",".join(sorted(executors))
+        self._holders = ",".join(sorted(executors))
 
     def renew(self) -> None:
         """Ask once."""
-        self._tried = wanted = self._wanted
+        self._tried = holders = self._holders
         try:
             notices, first_told = {}, dict[str, float]()
             for executor, milliseconds, reason in self._ask("notices"):
@@ -128,9 +128,9 @@ class ClusterWatch:
                 at = int(milliseconds) / 1e3 if milliseconds else first_told[executor] + UNTIMED_S
                 notices[executor] = at, reason
             self._notices, self._first_told = notices, first_told
-            if wanted != self._protected:
-                self._ask("protect", wanted)
-                self._protected = wanted
+            if holders != self._protected:
+                self._ask("protect", holders)
+                self._protected = holders
         except Exception as error:
             if not self._failed:
                 log.warning("the cluster manager tells of no executors that it takes away: %s", in_one_line(error))

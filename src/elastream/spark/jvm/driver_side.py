@@ -134,7 +134,6 @@ class RunningQuery(NamedTuple):
 
 
 def running_queries(driver: DriverSide, spark: SparkSession) -> tuple[RunningQuery, ...]:
-    """Return all running queries of the application, of any session."""
     rows = driver.ask("queries", java_queries(spark))
     return tuple(
         RunningQuery(query, run, int(batch), idle == "1", mode, name) for query, run, batch, idle, mode, name in rows

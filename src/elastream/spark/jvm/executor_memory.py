@@ -42,7 +42,6 @@ class ExecutorMemory(DriverSide):
         self._object.listen()
 
     def look(self) -> Mapping[str, Heartbeat]:
-        """Return the newest heartbeat with figures, by executor."""
         return {
             executor: Heartbeat(int(at) / 1e3, int(heap) / MB, sum(map(int, others)) / MB, int(collected) / 1e3)
             for executor, at, heap, *others, collected in self.ask("memory")

@@ -104,7 +104,6 @@ class Executors:
         )
 
     def ending(self, executor: str) -> str:
-        """Return Spark's reason for the end of an executor, or ""."""
         lines = self._driver.ask("ending", self._driver.context, executor)
         return " ".join(" ".join(line[0] for line in lines).split())
 

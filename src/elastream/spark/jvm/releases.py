@@ -86,7 +86,6 @@ STANDBY_SINCE = (4, 1)
 
 
 def for_release(text: str, version: str) -> str:
-    """Return `text`, written for the newest release, in the spelling of Spark `version`."""
     release = release_of(version)
     for change in SPELLINGS:
         if release < change.since:
@@ -101,5 +100,4 @@ FURTHER_ARGUMENTS: tuple[tuple[tuple[int, int], str, bool], ...] = (
 
 
 def further_arguments(call: str, version: str) -> tuple[bool, ...]:
-    """Return the arguments that `call` takes on Spark `version` beyond those of all releases."""
     return tuple(value for since, name, value in FURTHER_ARGUMENTS if name == call and release_of(version) >= since)

@@ -268,7 +268,6 @@ _settings_so_far: set[str] = set()
 
 
 def _reset_jvm(settings: Mapping[str, str]) -> None:
-    """Clear an earlier session's settings from the process's JVM, and add the next session's jars."""
     jvm, gone = SparkContext._jvm, _settings_so_far - settings.keys()
     _settings_so_far.update(settings)
     if jvm is None:
@@ -315,7 +314,6 @@ def secret_of(spark: SparkSession) -> str | None:
 
 
 def session_stopped(spark: SparkSession) -> bool:
-    """Return True if `spark` was stopped, or its JVM is gone."""
     context = spark.sparkContext._jsc
     try:
         return context is None or bool(context.sc().isStopped())
@@ -325,7 +323,6 @@ def session_stopped(spark: SparkSession) -> bool:
 
 @contextlib.contextmanager
 def _stderr_into(file: Path) -> Iterator[None]:
-    """Send the stderr of processes started inside to `file`, away from the live view."""
     before = os.dup(2)
     with file.open("ab") as log:
         os.dup2(log.fileno(), 2)

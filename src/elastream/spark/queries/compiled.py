@@ -80,11 +80,8 @@ class CompiledQueries:
     """One query for each segment of `layout`, as listed in `running`.
 
     Args:
-        access: Access to the session's queries.
-        partitions: State partitions of each keyed operator.
         target_latency: Seconds.
         consistency: As at the start of the queries.
-        tables: Activates key tables.
         left_out: Counts of left-out records; None if operators may not leave out any.
 
     Attributes:
@@ -229,7 +226,6 @@ class CompiledQueries:
         return self.telemetry.drained()
 
     def _finish_bounded(self, caught_up: Callable[["CompiledQueries"], object]) -> None:
-        """Let queries behind durable edges read what the bounded ones wrote, then call `caught_up` once."""
         if any(each.bounded and each.query.isActive for each in self.running):
             return
         for each in self.running:

@@ -383,7 +383,6 @@ class Telemetry:
 
         Args:
             now: Epoch seconds.
-            parallelism: By operator.
             cores: Cores of all usable hosts.
             used: Busy cores of them.
             further: Other metrics, by operator.

@@ -86,7 +86,6 @@ def start_queries(  # noqa: PLR0913
     """Start one query per segment under `composition`, upstream first. Its version continues that of earlier runs.
 
     Args:
-        composition: To start under.
         state_partitions: Of keyed operators; fixed for the life of a checkpoint.
         batch_seconds: Longest batch of our own sources.
         interval: Least time between the starts of two batches [s]. Each batch costs every state partition a task.

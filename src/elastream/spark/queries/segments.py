@@ -140,7 +140,6 @@ def stage_behind(segment: Segment, edge: Edge) -> Stage:
 
 
 def log_of(inputs: AnyPath) -> CompositionLog:
-    """Return the log of compositions by batch in the folder `inputs`."""
     return CompositionLog(inputs / "composition")
 
 

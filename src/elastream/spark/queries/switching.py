@@ -155,7 +155,6 @@ class Switching:
             return self._draining is not None
 
     def _status_of(self, switch: Switch) -> tuple[Status, str]:
-        """Return DONE if the newest committed batch of the query and all later versions have the switch."""
         if (effective := self.effective.get(switch.segment(self._layout))) is not None:
             since = [effective, *(each for version, each in self._versions.items() if version > effective.version)]
             if all(switched(each, [switch]) is each for each in since):

@@ -34,7 +34,6 @@ class SourceLimit(NamedTuple):
 
     Attributes:
         unit: "rows", "files" or "bytes" of which a batch reads at most `most`, "other" (another limit) or "all" (no limit).
-        times: How often the plan reads it.
         files: Glob of the names of files that a file source reads; "?" if it leaves out others, too.
     """
 
@@ -173,7 +172,6 @@ def read_status(fields: Sequence[str]) -> QueryStatus:
 
 
 def read_batch(query: str, fields: Sequence[str], before: Batch | None, status: QueryStatus = NO_STATUS) -> Batch:
-    """Parse a batch of `query` from a line of `batches` in `DriverSide.java`."""
     number, at, rows, parts, reads, observed, *sources = fields
     start, poll = int(at) / 1e3, status.poll
     durations = {name: ms / 1e3 for name, ms in json.loads(parts).items() if ms is not None}
@@ -317,7 +315,6 @@ def span_of(batches: Sequence[Batch]) -> float:
 
 
 def rate_of(batches: Sequence[Batch], source: int | None = None) -> float:
-    """Return the records/s that consecutive batches took, from all sources or from source `source`."""
     rows = sum(batch.rows if source is None else batch.source(source).rows for batch in batches)
     return rows / span_of(batches)
 

@@ -58,9 +58,6 @@ def held_files(checkpoint: str, number: int, description: str, limit: SourceLimi
     """Return what source `number` of a query holds back, if it is a limited file source with a checkpoint on this machine.
 
     Args:
-        checkpoint: The query's, as a URI.
-        description: The source's, with its folder.
-        limit: Limit of its reads.
         since: Epoch second at which the query was first seen.
     """
     folder, place = _local(checkpoint), re.fullmatch(r"FileStreamSource\[(.*)\]", description)

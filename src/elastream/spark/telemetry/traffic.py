@@ -49,7 +49,6 @@ class MapOutputs(DriverSide):
         self._context = java_context(spark)
 
     def flows(self, loads: Sequence[StageLoad]) -> tuple[Flow, ...]:
-        """Return the flows into the stateful stages among `loads`, which include the senders."""
         pairs = _pairs(loads)
         if not pairs:
             return ()
@@ -59,7 +58,6 @@ class MapOutputs(DriverSide):
 
 
 def read_flows(lines: Iterable[Sequence[str]], loads: Sequence[StageLoad]) -> tuple[Flow, ...]:
-    """Parse the flows between stages `loads` from the fields of `MapOutputs.java`."""
     sizes: dict[str, list[list[float]]] = defaultdict(list)
     for first, _, row in lines:
         sizes[first].append([float(size) for size in row.split(",")])

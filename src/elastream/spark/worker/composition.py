@@ -122,7 +122,6 @@ def table_digit(version: int) -> int:
 
 
 def table_version(digit: int, newest: int) -> int:
-    """Return the newest version up to `newest` that has `digit`."""
     return newest - (newest - digit) % MAX_LIVE_TABLES
 
 

@@ -43,7 +43,6 @@ class ExitRows:
         self._place = task * MAX_TASK_RECORDS
 
     def __call__(self, exit: int, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return `batch`, which leaves by exit number `exit`, as rows."""
         rows = batch if self._tagged is None else _tagged(exit, batch, self._tagged)
         if self._ordered:
             rows = rows.append_column(ORDER, pa.array(np.arange(self._place, self._place + rows.num_rows)))

@@ -53,11 +53,9 @@ class Chunk:
         return Chunk(self.schema, batch, values)
 
     def slice(self, start: int, stop: int) -> "Chunk":
-        """Return the records from position `start` to `stop` (exclusive)."""
         return Chunk(self.schema, self.batch().slice(start, stop - start))
 
     def every(self, first: int, hands: int) -> "Chunk":
-        """Return every `hands`-th record, starting at position `first`."""
         if self._batch is None:
             return Chunk(self.schema, values=self._values[first::hands])
         return Chunk(self.schema, self._batch.take(pa.array(range(first, self.rows, hands), pa.int64())))

@@ -68,11 +68,7 @@ OnFailure = Callable[[int, BaseException], None]
 
 
 def map_each(calls: Iterator[Any], left: Iterator[Any], count: int, blank: Any, failed: OnFailure) -> list[Any]:
-    """Return the result of each of `count` records, `blank` for failing ones.
-
-    Args:
-        calls: `map` over the list iterator `left`.
-    """
+    """Return the result of each of `count` records, `blank` for failing ones."""
     made: list[Any] = []
     while True:
         try:

@@ -30,7 +30,6 @@ MAX_SLOTS_PER_KEY = 8
 
 
 def publish_table(folder: AnyPath, operator: str, version: int, file: AnyPath) -> None:
-    """Store the table in `file` under the digit of `version`."""
     write_whole(_place(folder, operator, table_digit(version)), file.read_bytes())
 
 
@@ -103,7 +102,6 @@ class Lookup:
 
     @cached_property
     def _near(self) -> tuple[int, Numbers] | None:
-        """Return the least key and answers from it on, if keys are close."""
         # A tenth of the work of a hash for each record.
         least = min(self._by_key, default=0)
         span = max(self._by_key, default=0) - least + 1

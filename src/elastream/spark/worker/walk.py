@@ -103,9 +103,6 @@ class WorkerPaths:
 
     Attributes:
         offsets: Checkpoint of a query with Elastream's sources.
-        log: Composition log for foreign sources.
-        tables: Folder of key tables in use.
-        left_out: Folder for left-out records.
     """
 
     offsets: AnyPath | None = None
@@ -179,7 +176,6 @@ class Walker:
         return self.left_out.by(step.name, implementation.name, keep=step.on_error is OnError.DEAD_LETTER)
 
     def metered(self) -> Iterator[MeteredRunner]:
-        """Yield the metered runner of each alternate that ran."""
         for step in self.steps:
             yield from step.runs.values() if isinstance(step, KeyTableRunner) else (step,)
 

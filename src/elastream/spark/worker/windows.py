@@ -49,7 +49,6 @@ class Grouping:
 
     @property
     def in_time(self) -> bool:
-        """Return True for time windows, where each call is for one window."""
         return self.window is not None and self.window.kind is WindowKind.TIME
 
     def incoming(self, rows: pd.DataFrame) -> PortTables:
@@ -66,7 +65,6 @@ class Grouping:
         return tuple(tables) if self.in_time else tuple(map(self._in_order, tables))
 
     def joined(self, before: PortTables, after: PortTables) -> PortTables:
-        """Return the records of `before`, then those of `after`."""
         return tuple(pa.concat_tables(pair) for pair in zip(before, after, strict=True))
 
     def complete(self, waiting: PortTables) -> tuple[list[PortTables], PortTables]:
