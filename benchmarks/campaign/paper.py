@@ -128,7 +128,7 @@ class Cluster(Machines):
 
     def __init__(self, name: str, types: tuple[HostType, ...], now: Callable[[], float]) -> None:
         super().__init__(name, now)
-        self.local = SimpleNamespace(types=types, regions=tuple(dict.fromkeys(kind.region for kind in types)))
+        self.local = SimpleNamespace(types=types, regions=tuple(dict.fromkeys(kind.region for kind in types)), notices="")
         self.starts_until = -math.inf
 
     def status(self) -> Mapping[str, Mapping[str, Any]]:
@@ -271,6 +271,9 @@ class Engine:
             [e.id, f"{e.address}:7", "1", str(round(1e3 * e.busy)), str(int(e.fenced)), str(int(e.id in running))]
             for e in self.executors.values()
         ]
+
+    def _state(self, _: Any) -> list[list[str]]:
+        return [[""]]
 
     def _queries(self, _: Any) -> list[list[str]]:
         newest = self.progress[-1].number if self.progress else self.durable.committed

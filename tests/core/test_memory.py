@@ -79,14 +79,21 @@ def test_unknown_memory_forbids_nothing(known):
     assert shortage(observed([0, 1], heap=5000.0, known=False), {"h2"}) == ""
 
 
-def test_declared_memory_counts_until_state_is_measured():
-    keyed = Operator("count", Kind.KEYED, (Alternate("count"),), memory=400.0, key=("key",))
+def declared(memory):
+    keyed = Operator("count", Kind.KEYED, (Alternate("count"),), memory=memory, key=("key",))
     parts = (Operator("in", Kind.SOURCE), keyed, Operator("out", Kind.SINK))
-    graph = Graph("g", parts, (Edge("in", "count"), Edge("count", "out")))
-    layout = lay_out(graph)
-    assert "declared memory" in shortage(observed([0, 1, 0], layout=layout), {"h2"})
-    assert shortage(observed([0, 1], layout=layout), {"h2"}) == ""
-    assert shortage(observed([0, 1, 0], layout=layout, heap=90.0), {"h2"}) == ""
+    return lay_out(Graph("g", parts, (Edge("in", "count"), Edge("count", "out"))))
+
+
+def test_declared_memory_counts_until_state_is_measured():
+    at = [0, 1, 0]
+    assert "declared memory" in shortage(observed(at, layout=declared(1200.0)), {"h2"})
+    assert shortage(observed(at, layout=declared(800.0)), {"h2"}) == ""
+    assert shortage(observed(at, layout=declared(1200.0), heap=90.0), {"h2"}) == ""
+
+
+def test_partitions_share_the_declared_memory():
+    assert shortage(observed([0, 1] * 32, layout=declared(800.0)), {"h2"}) == ""
 
 
 @given(

@@ -72,20 +72,22 @@ def test_the_comparison_with_spark_is_judged_round_by_round(monkeypatch):
 
     from elastream.bench.service import Service
 
-    gave = {"fixed at the peak": (0.99, 440.0), "fixed at the mean": (0.5, 220.0), "dynamic allocation": (0.9, 400.0),
-            "Autopilot": (0.8, 300.0), "dataflow": (0.985, 280.0)}  # fmt: skip
+    gave = {"fixed, 4 hosts": (0.995, 440.0), "fixed, 3 hosts": (0.5, 330.0), "dynamic allocation": (0.9, 400.0),
+            "Autopilot, threshold": (0.8, 300.0), "dataflow, horizon": (0.985, 280.0)}  # fmt: skip
 
     def way(name: str) -> Result:
         in_time, held = gave[name]
         return Result(name, Service(1000, 110.0, in_time), held, held / 10, 4, True)
 
-    monkeypatch.setattr(against_spark, "ways_of", lambda load, peak: {name: lambda n=name: way(n) for name in gave})
-    asked = argparse.Namespace(quick=False, rounds=3, only=None, peak=1000.0)
+    monkeypatch.setattr(against_spark, "OURS", {name: None for name in gave if "," in name and "fixed" not in name})
+    monkeypatch.setattr(against_spark, "ways_of", lambda load: {name: lambda n=name: way(n) for name in gave})
+    asked = argparse.Namespace(quick=False, rounds=3, only=None, peak=1000.0, cycles=1)
     report = against_spark.measure(asked)
     found = {check.name: (check.value, check.verdict) for check in report.checks}
-    assert found["dataflow: points in time below the cluster fixed at the peak"] == (0.5, "undecided")
-    assert found["dataflow: host time over that of the cluster fixed at the peak"] == (0.6364, "undecided")
-    assert found["Autopilot: points in time above dynamic allocation"] == (-10.0, "undecided")
+    assert found["dataflow, horizon: in time"] == (0.985, "undecided")
+    assert found["dataflow, horizon: host time over the fixed peak's"] == (0.6364, "undecided")
+    assert found["Autopilot, threshold: points in time above dynamic allocation"] == (-10.0, "undecided")
+    assert report.figures["best constant fleet"] == "fixed, 4 hosts"
     assert found["results exact, in every round of every way"] == (1.0, "held")
-    assert report.figures["dataflow: in time"] == {"median": 0.985, "runs": [0.985] * 3}
+    assert report.figures["dataflow, horizon: in time"] == {"median": 0.985, "runs": [0.985] * 3}
     json.dumps(report.figures)

@@ -136,7 +136,8 @@ def _declared(observation: Observation) -> Floats:
     state = np.zeros(len(tasks))
     for name in context.partitions.keys() - context.scalable:
         if name in context.graph.by_name and name in observation.operators.rows:
-            state[tasks.operator == observation.operators.rows[name]] = context.graph.operator(name).memory
+            of = tasks.operator == observation.operators.rows[name]
+            state[of] = context.graph.operator(name).memory / max(1, int(of.sum()))
     return state
 
 
