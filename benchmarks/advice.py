@@ -52,7 +52,7 @@ def write(frame: DataFrame, folder: Path, every: str | None = "2 seconds", mode:
     return (writer if every is None else writer.trigger(processingTime=every)).start()
 
 
-def each_batch(frame: DataFrame, folder: Path, function: Callable[[DataFrame, int], object]) -> StreamingQuery:
+def each_batch(frame: DataFrame, folder: Path, function: Callable[[DataFrame, int], None]) -> StreamingQuery:
     writer = (
         frame.writeStream.foreachBatch(function).queryName("q").option("checkpointLocation", str(folder / "checkpoint"))
     )
@@ -123,13 +123,17 @@ FAULTS: dict[str, Job] = {
     "surge": Job(lambda s, d: write(files(s, d).withColumn("s", sleep("4")), d, "1 second"), feed=1.0, first=200),
     "failure": Job(failing),
 }
+def count(frame: DataFrame, number: int) -> None:
+    frame.count()
+
+
 CLEAN: dict[str, Job] = {
     "map": Job(lambda s, d: write(rate(s, 5000), d)),
     "windows": Job(lambda s, d: write(counts(rate(s)), d, mode="update")),
     "windows, every second": Job(lambda s, d: write(counts(rate(s, 2000)), d, "1 second", mode="update")),
     "join": Job(joined),
     "distinct": Job(lambda s, d: write(rate(s).withWatermark("timestamp", "2 seconds").dropDuplicates(["timestamp"]), d)),
-    "function": Job(lambda s, d: each_batch(rate(s), d, lambda frame, number: frame.count())),
+    "function": Job(lambda s, d: each_batch(rate(s), d, count)),
     "files in": Job(lambda s, d: write(files(s, d), d, "1 second"), feed=2.0),
     "files in, limited": Job(lambda s, d: write(files(s, d, maxFilesPerTrigger=50), d, "2 seconds"), feed=2.0),
     "files out": Job(
