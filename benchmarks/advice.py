@@ -123,6 +123,8 @@ FAULTS: dict[str, Job] = {
     "surge": Job(lambda s, d: write(files(s, d).withColumn("s", sleep("4")), d, "1 second"), feed=1.0, first=200),
     "failure": Job(failing),
 }
+
+
 def count(frame: DataFrame, number: int) -> None:
     frame.count()
 
