@@ -137,16 +137,18 @@ public static String protect(Object context, String ids) throws Exception {
     for (int i = 0; i < pods.size(); i++) {
         io.fabric8.kubernetes.api.model.Pod pod = (io.fabric8.kubernetes.api.model.Pod) pods.get(i);
         java.util.Map annotations = pod.getMetadata().getAnnotations();
-        boolean marked = annotations != null && annotations.containsKey("karpenter.sh/do-not-disrupt");
+        boolean marked = annotations != null && annotations.containsKey("elastream/holds-state");
+        boolean others = !marked && annotations != null && annotations.containsKey("karpenter.sh/do-not-disrupt");
         boolean holds = wanted.contains(pod.getMetadata().getLabels().get("spark-exec-id"));
-        if (marked == holds) continue;
+        if (others || marked == holds) continue; // what a template has set stays
         io.fabric8.kubernetes.client.dsl.PodResource resource = (io.fabric8.kubernetes.client.dsl.PodResource)
             ((io.fabric8.kubernetes.client.dsl.NonNamespaceOperation) client.pods()
                 .inNamespace(pod.getMetadata().getNamespace())).withName(pod.getMetadata().getName());
         ((io.fabric8.kubernetes.client.dsl.EditReplacePatchable) resource).patch(
             io.fabric8.kubernetes.client.dsl.base.PatchContext.of(
                 io.fabric8.kubernetes.client.dsl.base.PatchType.JSON_MERGE),
-            "{\"metadata\":{\"annotations\":{\"karpenter.sh/do-not-disrupt\":" + (holds ? "\"true\"" : "null") + "}}}");
+            "{\"metadata\":{\"annotations\":{\"karpenter.sh/do-not-disrupt\":" + (holds ? "\"true\"" : "null")
+                + ",\"elastream/holds-state\":" + (holds ? "\"true\"" : "null") + "}}}");
     }
     return "";
 }
