@@ -46,7 +46,7 @@ def stage(number, batch, *, run=400, cpu=300e6, tasks=4, longest=110, shuffled=0
     }
 
 
-def statistics_page(batches, *, state=None, rows=lambda n: 100 + 50 * (n % 9)):
+def statistics_page(batches, *, state=None, name="counts", rows=lambda n: 100 + 50 * (n % 9)):
     """Return what Spark 4.1 writes for a query: data of its plots. state: rows of state by batch."""
     times = [START_MS + 5_000 * n for n in range(batches)]
     clock = {at: datetime.fromtimestamp(at / 1e3, UTC).strftime("%H:%M:%S.000") for at in times}
@@ -56,7 +56,7 @@ def statistics_page(batches, *, state=None, rows=lambda n: 100 + 50 * (n % 9)):
 
     parts = ",".join(f'{{x: "{clock[at]}", "addBatch": "700.0","walCommit": "50.0"}}' for at in times)
     lines = [
-        f"<div><strong>Name: </strong>counts</div><div><strong>Id: </strong>{ID}</div>",
+        f"<div><strong>Name: </strong>{name}</div><div><strong>Id: </strong>{ID}</div>",
         *(f"timeFormat[{at}] = '{text}';" for at, text in clock.items()),
         *(f"timeTipStrings[{at}] = 'batch {n} ({clock[at]})';" for n, at in enumerate(times)),
         f"var v1 = {points([float(rows(n)) for n in range(batches)])};",
@@ -98,6 +98,14 @@ def pages(*, batches=30, root="", stages=stage, **more):
 def query_of(application):
     (query,) = application.queries.values()
     return query
+
+
+@pytest.mark.parametrize(
+    ("shown", "name"), [("R&amp;D, &lt;new&gt;", "R&D, <new>"), ("&lt;no name&gt;", f"query {ID[:8]}")]
+)
+def test_name_of_a_query_is_as_its_job_gave_it(shown, name):
+    with served(pages(name=shown)) as address:
+        assert query_of(read_source(address)).name == name
 
 
 def test_running_application_has_batches_with_stages_and_sizes():

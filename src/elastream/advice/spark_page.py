@@ -8,6 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from html import unescape
 from typing import Any
 from urllib.parse import quote
 
@@ -162,7 +163,7 @@ def _of_page(page: str) -> Iterator[Json]:
             if f"aggregated-{place}" in plots
         }
         gap = plots.get("watermark-gap", {}).get(at)
-        name = facts.get("Name", "")
+        name = unescape(facts.get("Name", ""))
         yield {
             "id": facts["Id"],
             "name": None if name == UNNAMED else name,
