@@ -281,7 +281,7 @@ class Controller:
 
 @dataclass(frozen=True, slots=True)
 class Remains:
-    """What runs of an earlier controller left in a folder."""
+    """Process and leases that an earlier controller left in a folder."""
 
     directory: RunDirectory
 

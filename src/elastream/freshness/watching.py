@@ -21,7 +21,7 @@ OFFSETS_HEADER_LINES = 2
 
 
 class Look(NamedTuple):
-    """What waits at a source, in bytes of files or records of topics.
+    """Amount that waits at a source, in bytes of files or records of topics.
 
     Attributes:
         oldest: Arrival of the oldest record (epoch seconds); inf if nothing waits, -inf if unknown.
