@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from elastream.errors import EnvironmentProblem
 from elastream.freshness.controller import FirstRunFailed
-from elastream.freshness.wakes import NEXT, State, controller_lock, entries_of
+from elastream.freshness.wakes import State, controller_lock, entries_of
 from elastream.recording.directory import RunDirectory
 from elastream.recording.observer import Ending
 from elastream.recording.run_state import StopRequests
@@ -18,6 +18,15 @@ from support.fake_bounded_job import Job
 
 HOUR = 3600.0
 STEPS_OF_A_CYCLE = 9
+# The table of `wakes`.
+NEXT = {
+    State.ASLEEP: {State.LEASING, State.ENDED},
+    State.LEASING: {State.RUNNING, State.FAILED, State.ENDED},
+    State.RUNNING: {State.RELEASING, State.FAILED, State.ENDED},
+    State.RELEASING: {State.ASLEEP, State.FAILED, State.ENDED},
+    State.FAILED: {State.LEASING, State.ENDED},
+    State.ENDED: {State.LEASING},
+}
 
 
 def job_in(folder: Path, arrivals, **about) -> Job:

@@ -3,7 +3,6 @@
 A job starts its queries with `trigger(availableNow=True)` and ends with them.
 """
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import wraps
@@ -14,10 +13,9 @@ from weakref import WeakSet
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from elastream.api.freshness import ended_at, entry_of
+from elastream.api.freshness import report_caught_up
 from elastream.errors import InputError
 from elastream.freshness.wakes import RunReporter, SourceSpec
-from elastream.freshness.watching import bytes_read
 from elastream.spark.jvm.driver_side import Java
 
 # Formats of Spark's file source.
@@ -94,19 +92,9 @@ class JobQueries:
         """
         if not self._queries:
             raise InputError("freshness: the job started no streaming query")
-        rows: dict[str, float] = {}
-        amounts: dict[str, float] = {}
-        committed = 0.0
-        for query, specs in self._queries:
+        for query, _ in self._queries:
             query.awaitTermination()
-            recent = query.recentProgress
-            for spec in specs:
-                if spec.kind == "files" and recent:
-                    amounts[spec.name] = bytes_read(spec, entry_of(recent[0]["sources"][spec.number]["startOffset"]))
-                rows[spec.name] = sum(each["sources"][spec.number]["numInputRows"] for each in recent)
-            committed = max([committed, *(ended_at(each) for each in recent if each["numInputRows"] > 0)])
-        every = [spec for _, specs in self._queries for spec in specs]
-        self.reporter.caught_up(committed or time.time(), rows, amounts, every)
+        report_caught_up(self.reporter, self._queries)
 
 
 def sources_of(execution: Java) -> list[Java]:

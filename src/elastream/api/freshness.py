@@ -2,11 +2,13 @@
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+from pyspark.sql.streaming.query import StreamingQuery
 
 from elastream.dataflow.endpoints import Collected, Files, KafkaTopic, SourceSpec, TextFiles
 from elastream.dataflow.graph import Graph
@@ -91,31 +93,31 @@ def watch_spec(operator: Operator, checkpoint: str, number: int) -> wakes.Source
     return wakes.SourceSpec("files", str(place), checkpoint, number)
 
 
-def report_caught_up(reporter: wakes.RunReporter, queries: CompiledQueries) -> None:
-    """Write what the queries of a bounded run have read, and how to watch their sources."""
+def watched(queries: CompiledQueries) -> Iterator[tuple[StreamingQuery, list[wakes.SourceSpec]]]:
+    """Yield the queries of a bounded run with their sources."""
     graph = queries.layout.graph
+    for each in queries.running:
+        names = [(number, name) for number, name in enumerate(each.reads) if isinstance(name, str)]
+        yield each.query, [watch_spec(graph.operator(name), str(each.checkpoint), number) for number, name in names]
+
+
+def report_caught_up(
+    reporter: wakes.RunReporter, queries: Iterable[tuple[StreamingQuery, Sequence[wakes.SourceSpec]]]
+) -> None:
+    """Write what the queries of a bounded run have read, and how to watch their sources."""
     rows: dict[str, float] = {}
     amounts: dict[str, float] = {}
-    specs: list[wakes.SourceSpec] = []
-    committed = -1.0
-    for each in queries.running:
-        mine = {
-            number: watch_spec(graph.operator(name), str(each.checkpoint), number)
-            for number, name in enumerate(each.reads)
-            if isinstance(name, str)
-        }
-        specs += mine.values()
-        recent = each.query.recentProgress
-        for number, spec in mine.items():
+    every: list[wakes.SourceSpec] = []
+    committed = 0.0
+    for query, specs in queries:
+        recent = query.recentProgress
+        for spec in specs:
             if spec.kind == "files" and recent:
-                amounts[spec.name] = bytes_read(spec, entry_of(recent[0]["sources"][number]["startOffset"]))
-        for progress in recent:
-            if progress["numInputRows"] > 0:
-                committed = max(committed, ended_at(progress))
-            for number, source in enumerate(progress["sources"]):
-                if number in mine:
-                    rows[mine[number].name] = rows.get(mine[number].name, 0.0) + source["numInputRows"]
-    reporter.caught_up(committed if committed > 0 else time.time(), rows, amounts, specs)
+                amounts[spec.name] = bytes_read(spec, entry_of(recent[0]["sources"][spec.number]["startOffset"]))
+            rows[spec.name] = sum(each["sources"][spec.number]["numInputRows"] for each in recent)
+        committed = max([committed, *(ended_at(each) for each in recent if each["numInputRows"] > 0)])
+        every += specs
+    reporter.caught_up(committed or time.time(), rows, amounts, every)
 
 
 def entry_of(offset: Any) -> int:

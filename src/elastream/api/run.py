@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 
 from elastream.api.arguments import check_cloud, check_observers, check_policy, check_type
 from elastream.api.folder import RunFolder, on_this_machine, opened, resumable
-from elastream.api.freshness import check_resident, check_sleeps, keep_dataflow_fresh, report_caught_up
+from elastream.api.freshness import check_resident, check_sleeps, keep_dataflow_fresh, report_caught_up, watched
 from elastream.api.observers import cluster_observers
 from elastream.api.result import RunResult
 from elastream.api.showing import shown
@@ -307,7 +307,7 @@ def _run_in(
 
 
 def _end_caught_up(reporter: RunReporter, loop: Loop, queries: CompiledQueries) -> None:
-    report_caught_up(reporter, queries)
+    report_caught_up(reporter, watched(queries))
     loop.stop("all records that waited at its start are committed")
 
 

@@ -211,7 +211,7 @@ def shuffle(
     selectivity: Annotated[float, typer.Option(metavar="SHARE", help="Share of records that have a consumer.")] = 0.2,
     every: Annotated[int, typer.Option(min=1, metavar="N", help="Records after which a consumer emits an event.")] = 10,
 ) -> None:
-    """Run ShuffleBench's task: records are matched to consumers that keep state; exit status 1 if an event is wrong."""
+    """Run ShuffleBench's task: consumers with state take the records that match; exit status 1 if a result is wrong."""
     from elastream.bench.shuffle import Records, Shuffle
 
     records = Records(options.pattern(), record, options.seed)

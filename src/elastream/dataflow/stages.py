@@ -78,7 +78,7 @@ class Layout:
 
     @cached_property
     def single(self) -> frozenset[str]:
-        """Names of stages that run in one task, because an operator keeps or needs the order of records."""
+        """Names of stages with one task: an operator keeps the order of records, or pairs them."""
         zips = [each for each in self.graph.operators if any(alternate.form is Form.ZIP for alternate in each.alternates)]
         sequential = [each for each in self.graph.operators if each.sequential]
         return frozenset(self.stage_of[operator.name].name for operator in (*sequential, *zips))

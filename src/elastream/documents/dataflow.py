@@ -233,7 +233,7 @@ class SourceKeys(EndpointKeys):
 
 
 class SinkKeys(EndpointKeys):
-    """The output of a sink. `nothing` ends an empty branch; `parquet: true` writes into the run's folder."""
+    """Output of a sink. `parquet: true` writes into the run's folder, `nothing` nowhere."""
 
     nothing: True_ | None = None
     parquet: Annotated[str | Literal[True] | None, BeforeValidator(_truth_or_text)] = None

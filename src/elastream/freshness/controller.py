@@ -112,7 +112,7 @@ class Controller:
 
     def describe(self) -> str:
         """Return the service level in words."""
-        return f"{duration_text(self._freshness)} of their arrival, by runs on up to {self._bounds.most} hosts"
+        return f"{duration_text(self._freshness)} of their arrival, by runs on up to {counted(self._bounds.most, 'host')}"
 
     def step(self) -> None:
         """Do what is due now: follow the run, or plan and start the next one.
@@ -194,8 +194,8 @@ class Controller:
         number, plan = self._progress.run + 1, self.plan
         if self._failures == 0:
             self._oldest = -math.inf if waiting is None else waiting.oldest
-        waits = "" if waiting is None else f"{waiting.records:.0f} records wait, "
-        self._say(f"run {number} starts with {counted(plan.hosts, 'host')}: {waits}{plan.why}")
+        behind = "" if waiting is None else f" for {counted(round(waiting.records), 'record')}"
+        self._say(f"run {number} starts with {counted(plan.hosts, 'host')}{behind}: {plan.why}")
         if plan.remark and plan.remark != self._remark:
             self._say(plan.remark)
         self._remark = plan.remark
@@ -250,7 +250,7 @@ class Controller:
         self._enter(State.ASLEEP, **about, **_usage())
         hosts = f"{counted(run.hosts, 'host')} for {duration_text(now - run.start)}"
         late = f", the oldest {age:.0f} s after its arrival" if "age" in about else ""
-        self._say(f"run {progress.run} committed {records:.0f} records{late}; {hosts}; asleep")
+        self._say(f"run {progress.run} committed {counted(round(records), 'record')}{late}; {hosts}; asleep")
 
     def _failed(self, reason: str) -> None:
         wait = 0.0 if not self._failures else min(self._freshness / 2, RETRY_S * 2.0 ** (self._failures - 1))

@@ -237,7 +237,8 @@ def plan_wake(
         if best is None or cost < best[0]:
             dear = cost >= bounds.least * kind.price / kind.billing.unit
             remark = f"hosts that stay would cost no more: each start pays {kind.billing.shortest:.0f} s" if dear else ""
-            why = f"{records:.0f} records take {processing:.0f} s after {model.startup:.0f} s of start-up"
+            what = counted(round(records), "record")
+            why = f"processing {what} takes {processing:.0f} s after {model.startup:.0f} s of start-up"
             best = cost, WakePlan(start, hosts, why, remark, start + model.startup + processing)
     if best is not None:
         return best[1]

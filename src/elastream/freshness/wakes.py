@@ -45,16 +45,6 @@ class State(StrEnum):
     ENDED = "ended"
 
 
-NEXT: Mapping[State, frozenset[State]] = {
-    State.ASLEEP: frozenset({State.LEASING, State.ENDED}),
-    State.LEASING: frozenset({State.RUNNING, State.FAILED, State.ENDED}),
-    State.RUNNING: frozenset({State.RELEASING, State.FAILED, State.ENDED}),
-    State.RELEASING: frozenset({State.ASLEEP, State.FAILED, State.ENDED}),
-    State.FAILED: frozenset({State.LEASING, State.ENDED}),
-    State.ENDED: frozenset({State.LEASING}),
-}
-
-
 @dataclass(frozen=True, slots=True)
 class SourceSpec:
     """A source as a controller watches it without Spark.

@@ -1,6 +1,5 @@
 """Watches of sources without Spark: what waits behind the checkpoint of a query, and since when."""
 
-import json
 import math
 import os
 import time
@@ -13,11 +12,11 @@ from elastream.errors import EnvironmentProblem, in_one_line, needed_by
 from elastream.freshness.planner import Waiting
 from elastream.freshness.wakes import SourceSpec
 from elastream.recording.file_log import FileLog
-from elastream.recording.paths import AnyPath, names_in, path_of
+from elastream.recording.paths import AnyPath, path_of
+from elastream.spark.worker.composition import latest_batch, offsets_of
 
 # Kafka's answer must come within this time.
 KAFKA_TIMEOUT_S = 10.0
-OFFSETS_HEADER_LINES = 2
 
 
 class Look(NamedTuple):
@@ -46,11 +45,7 @@ class SourceWatch(Protocol):
 def committed_offset(checkpoint: AnyPath, number: int) -> Mapping[str, Any]:
     """Return the end offset of source `number` in the newest committed batch; empty before the first."""
     with suppress(OSError, ValueError, IndexError):
-        newest = max((int(name) for name in names_in(checkpoint / "commits") if name.isdigit()), default=-1)
-        if newest >= 0:
-            lines = (checkpoint / "offsets" / str(newest)).read_text().splitlines()
-            offset = json.loads(lines[OFFSETS_HEADER_LINES + number])
-            return offset if isinstance(offset, dict) else {}
+        return offsets_of(checkpoint, latest_batch(checkpoint, "commits"))[number]
     return {}
 
 

@@ -54,7 +54,7 @@ class SizingInputs:
 
     @once
     def processed(self) -> float:
-        """Highest processed rate of the sources within the window (records/s), which the hosts can sustain."""
+        """Highest rate of processed source records in the window (records/s): hosts can sustain it."""
         rates = self.history.processed[self._recent :].tolist()
         return max((rate for rate in rates if rate == rate), default=math.nan)
 

@@ -69,7 +69,7 @@ class Choice:
         hosts: Mean number of hosts in the replay.
         surcharge: Factor by which hosts above the least ones cost more than in replays so far.
         explained: Share of the records since the last replay that its setting has late in this one.
-        met: Most records that were foreseen to wait once a host works, in vain: none was late by then.
+        met: Largest backlog (records) that was foreseen for the time when a host works, and of which none was late.
     """
 
     setting: Setting
@@ -107,7 +107,7 @@ class _Runs:
     Attributes:
         late: Late records; shape (bins, settings).
         costs: Costs in bins of a host: of the whole replay, and before the bin `since`; shape (2, settings).
-        vain: Most records foreseen in vain to wait once a host works.
+        vain: Largest backlog foreseen in vain (records).
     """
 
     late: Floats
@@ -211,8 +211,8 @@ def _run(
         times: Seconds of a bin, the budget, and the seconds for which records may be late once they are.
 
     Returns:
-        Cost in bins of a host, the part of it before the last replay, the hosts leased, and the most records foreseen in
-        vain to wait once a host works.
+        Cost in bins of a host, the part of it before the last replay, the hosts leased, and the largest backlog foreseen
+        in vain (records).
     """
     least, hold, fixed, since = setting
     each, most, start, first, renewed, stops = fleet
@@ -262,7 +262,7 @@ def _run(
 
 @njit(cache=True)
 def vain(foreseen: Floats, late: Floats, start: int) -> float:
-    """Return the most records of `foreseen` after which none was late for `start` bins."""
+    """Return the largest backlog of `foreseen` after which no record was late for `start` bins."""
     most = 0.0
     for now in range(foreseen.size - start):
         if foreseen[now] > most and late[now : now + start + 1].max() <= 0:

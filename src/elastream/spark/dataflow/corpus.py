@@ -1,4 +1,4 @@
-"""Stores the records that a shaped load replays by number: one Arrow file that workers map into memory."""
+"""Store of the records that a shaped load replays by number: one Arrow file, which workers map into memory."""
 
 import codecs
 import glob

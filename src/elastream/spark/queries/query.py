@@ -370,7 +370,7 @@ class Query:
 
     @property
     def timed(self) -> bool:
-        """True if latencies are known: a batch had records, or the first one runs."""
+        """True if latencies are known, from a batch with records or the first one, which runs."""
         return len(self.latencies(math.inf)[0]) > 0
 
     def loads(self, now: float) -> dict[str, PartitionLoads]:
