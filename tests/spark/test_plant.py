@@ -277,17 +277,21 @@ def test_a_stage_of_a_lost_executor_runs_where_its_partitions_go(plant):
 def test_what_warms_an_executor_up_waits_for_it_and_for_no_other(plant, folder):
     """It registers seconds before it takes tasks; here another task has its slot."""
     executor, context = plant.hosts.executor("h2"), java_context(plant.spark)
+    started, seen = folder / "started", folder / "seen"
 
     def sleep(batches):
+        started.touch()
+        while not seen.exists():
+            time.sleep(0.05)
         time.sleep(2.0)
         yield from batches
 
     busy = InheritableThread(_pinned(plant.spark, executor).mapInArrow(sleep, "word string").collect, session=plant.spark)
-    plant.spark.sparkContext.setJobGroup("sleeps", "")
     busy.start()
+    wait_until(started.exists)
+    seen.touch()
     tracker = context.statusTracker()
     jobs = tracker.getJobIdsForGroup
-    wait_until(lambda: any(stage.numActiveTasks() for stage in stages_of(tracker, jobs("sleeps"))))
     plant.spark.sparkContext.setJobGroup("warms", "")
     try:
         warm_up(plant.spark, plant.instruments.driver, executor, folder / "warm-up")
