@@ -181,7 +181,7 @@ def test_load_that_overwhelms_the_first_host_leases_in_a_few_batches(policy):
 
 def leased_while_cold(rounds, batch_of):
     """Return whether hosts are leased in rounds of 2 s, on a full host without a backlog; `batch_of` is by round."""
-    memory, leased, policy = None, False, ByLoad()
+    memory, leased, policy = None, False, Threshold(cool_down=60.0)
     for number in range(rounds):
         now = observe([host("h1")], 508.0, p99=6.0, cpu=0.95, seen_for=0)
         operators = frame(508.0, 508.0, 0.0, work=4.0 / 508)

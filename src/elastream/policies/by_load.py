@@ -1,15 +1,13 @@
 """Autopilot's policy for foreign queries, whose operators cannot be switched or scaled: hosts by need, tasks by load."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from elastream.core.action import CancelDrain, DrainHost, LeaseHost, MoveTask, ReleaseHost
 from elastream.core.observation import Observation
 from elastream.core.plant import Plan, Policy
 from elastream.policies.common.placement import balance_by_load
-from elastream.policies.threshold import Threshold
-
-HOSTS = Threshold(window=30.0, settle=60.0, cool_down=60.0)
+from elastream.policies.horizon.policy import Horizon
 
 
 @dataclass(frozen=True)
@@ -17,19 +15,19 @@ class ByLoad(Policy):
     """Hosts by another policy if the plant can lease any; tasks by `balance_by_load`.
 
     Args:
-        hosts: Policy for hosts. The default has longer windows than for runs with fine-grained metrics.
+        hosts: Policy for hosts.
         gain: Least part by which moves must lower an operator's highest load per core.
         worth: Least cores that moves must free on the fullest host. A move delays one batch by tens of milliseconds.
     """
 
-    hosts: Policy = HOSTS
+    hosts: Policy = field(default_factory=Horizon)
     gain: float = 0.03
     worth: float = 0.02
     name: ClassVar = "by load"
 
     @property
     def default_window(self) -> bool:
-        return self.hosts == HOSTS or self.hosts.default_window
+        return self.hosts.default_window
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:
         """Plan host actions, then moves; none with a drain, which moves tasks itself."""

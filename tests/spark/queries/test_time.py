@@ -74,12 +74,12 @@ class Session:
         self.query.stages = {"q/count0": STAGE}
         self.memory, self.history = None, ()
 
-    def round(self, cpu=0.62):
+    def round(self, cpu=0.76):
         machine, query = self.machine, self.query
         before = query.newest
         query.look()
         for batch in range(before + 1, query.newest + 1):
-            column = np.full(PARTITIONS, 6.2)
+            column = np.full(PARTITIONS, 7.6)
             ended = machine.ended[batch][1] + machine.ended[batch][2]
             took = ended - (machine.ended[batch - 1][1] + machine.ended[batch - 1][2]) if batch else math.nan
             load = StageLoad(batch, 0, (), (0,), False, took, ended, ("1",) * 8, column, *[column] * 7)
@@ -154,7 +154,7 @@ def test_repeated_clock_changes_lease_and_drain_nothing(steps):
 
 
 @pytest.mark.parametrize("target", [None, 20.0])
-@pytest.mark.parametrize("cpu", [0.0, 0.62, math.nan])
+@pytest.mark.parametrize("cpu", [0.0, 0.76, math.nan])
 def test_a_batch_that_hangs_takes_no_host_away_and_the_refusal_says_so(cpu, target):
     watched = Session(target)
     watched.run(600)

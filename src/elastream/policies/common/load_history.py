@@ -153,6 +153,10 @@ class HostTrial:
     low_gain: str = ""
 
 
+# Micro-batches of a query that start workers and compile code: their work and delay say nothing about later ones.
+FIRST_BATCHES = 2
+
+
 @dataclass(frozen=True, eq=False)
 class LoadHistory:
     """Samples and conclusions of earlier rounds.
@@ -193,7 +197,7 @@ class LoadHistory:
 
         Args:
             keep: Age of the oldest sample to keep (seconds).
-            warming: Seconds for which a run, or a new host, is not warm.
+            warming: Seconds for which a run, or a new host, is not warm. Nor is a query in its first batches.
         """
         last = -math.inf if before is None else float(before.times[-1])
         frames: list[tuple[float, Frame]] = []
@@ -207,14 +211,16 @@ class LoadHistory:
         columns = _columns(observation, frames)
         times, began = columns[0], math.inf if before is None else before.began
         began = min(began, next((time for time, done in zip(times, columns[2], strict=True) if done > 0), math.inf))
-        young = [at for at in observation.came if times and at + warming > times[0]]  # most hosts came long ago
-        warm = [0.0 if time < began + warming or any(at <= time < at + warming for at in young) else 1.0 for time in times]
-        samples = np.array([*columns, warm])
         last_drain = observation.time if observation.draining else -math.inf if before is None else before.last_drain
         last_batches = {} if before is None else before.last_batches
         ended, late = ({}, {}) if before is None else (before.ended, before.late)
         if observation.batches:
             ended, late, last_batches = _with_batches(ended, late, last_batches, observation)
+        young = [at for at in observation.came if times and at + warming > times[0]]  # most hosts came long ago
+        warm = [0.0 if time < began + warming or any(at <= time < at + warming for at in young) else 1.0 for time in times]
+        if min(ended.values(), default=FIRST_BATCHES) < FIRST_BATCHES:
+            warm = [0.0] * len(warm)
+        samples = np.array([*columns, warm])
         running = (observation.composition.alternates, observation.composition.choices, observation.composition.tables)
         if before is not None:
             first = int(before.samples[0].searchsorted(observation.time - keep))

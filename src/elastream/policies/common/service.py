@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from elastream.core.observation import MicroBatch, Observation
 from elastream.policies.common.chained import stateless_tasks
-from elastream.policies.common.load_history import LoadHistory
-from elastream.policies.common.sizing import FIRST_BATCHES
+from elastream.policies.common.load_history import FIRST_BATCHES, LoadHistory
 
 # Seconds that a batch lasts under load: the governor's default. From half of it a batch counts as loaded.
 LOADED_S = 1.0

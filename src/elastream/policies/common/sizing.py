@@ -11,7 +11,7 @@ from elastream.core.metrics import Metric
 from elastream.core.observation import Observation
 from elastream.dataflow.operators import Kind, Operator
 from elastream.errors import DataflowError
-from elastream.policies.common.load_history import LinearFit, LoadHistory
+from elastream.policies.common.load_history import FIRST_BATCHES, LinearFit, LoadHistory
 from elastream.policies.common.measures import TICK, capacity
 from elastream.policies.common.provision import declared_cores
 from elastream.policies.forecasting.trend import Forecast, forecast
@@ -27,8 +27,6 @@ ROUNDS = 3
 GROWTH = 0.02
 # Most by which capacity grows at once because it did not suffice (HPA: at most doubled).
 MOST_GROWTH = 2.0
-# Micro-batches of a query that start workers and compile code: their work and delay say nothing about later ones.
-FIRST_BATCHES = 2
 # Seconds after which a query counts as started, if it has ended no micro-batch by then or reports none; the second, if its
 # first one still runs, which starts everything.
 FIRST_BATCHES_S, LONG_FIRST_BATCH_S = 30.0, 120.0

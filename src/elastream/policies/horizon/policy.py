@@ -276,7 +276,8 @@ class _Foreseeing(SizingRound):
 
     @property
     def _replays(self) -> bool:
-        return self.observation.time >= self.memory.next_replay and self._has_past(self.memory) and self._each > 0
+        due = self.observation.time >= self.memory.next_replay and not self.load.cold
+        return due and self._has_past(self.memory) and self._each > 0
 
     def _replayed(self, policy: Horizon) -> Memory:
         memory, context, time = self.memory, self.observation.context, self.observation.time

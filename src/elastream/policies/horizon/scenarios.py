@@ -38,8 +38,6 @@ USUAL, USUAL_PART, NORMAL_STEP = 60, 0.75, 1.627
 CHANGED = 4.0
 # Horizons of a past in which moments are compared.
 LEAST_PAST = 3
-# Spread of rates as a part of the level, while none is measured.
-FIRST_SPREAD = 0.2
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -188,7 +186,7 @@ def _first_scenarios(past: Past, grid: Grid, level: float, trend: Forecast | Non
     if trend is None:
         trend = Forecast(level, 0.0, level, math.nan)
     sufficient = rates.size > PRESENT[0] and not math.isnan(trend.error)
-    error = min(trend.error, float(rates.std())) if sufficient else FIRST_SPREAD * level
+    error = min(trend.error, float(rates.std())) if sufficient else 0.0
     # A trend lasts until a host requested now works, however short it was seen; what grows after that is for a later lease.
     growing = np.minimum(np.arange(1, steps + 1), grid.start)
     mean = (level if math.isnan(trend.level) else trend.level) + trend.slope * past.seconds * growing
