@@ -338,7 +338,14 @@ class ChainedRound(SizingRound):
     @once
     def _hosts(self) -> chained.SharedHosts:
         return chained.SharedHosts(
-            self.observation, self.host_type, self.most, self.policy.spare, self._equal, self.pace, self.settle
+            self.observation,
+            self.host_type,
+            self.most,
+            self.policy.spare,
+            self._equal,
+            self.pace,
+            self.settle,
+            mixed=self.policy.host_type is None,
         )
 
     @once

@@ -49,6 +49,7 @@ class SharedHosts:
     Attributes:
         most: Utilisation to which the remaining hosts may be filled.
         spare: Hosts to keep on top of the need.
+        mixed: True if hosts of other types than `kind` may be leased.
         pace: Seconds until the next round.
     """
 
@@ -59,6 +60,7 @@ class SharedHosts:
     equal: bool
     pace: float
     settle: float
+    mixed: bool = False
 
     def capacity(self, hosts: Sequence[str]) -> float:
         return shared_capacity(self.observation, hosts, equal=self.equal)
@@ -89,10 +91,33 @@ class SharedHosts:
         cancelled = observation.draining[: max(0, lacking)]
         leases = min(max(0, lacking) - len(cancelled), context.max_hosts - len(observation.leases))
         kinds = types_to_lease(observation, kind, leases)
+        if self.mixed and leases == by_need > self.spare == 0:
+            kinds = self._with_cheapest_rest(kinds, need - has)
         return [
             *(CancelDrain(host, why=why) for host in cancelled),
             *(LeaseHost(observation.host_name(n), each.name, each.region, why=why) for n, each in enumerate(kinds)),
         ]
+
+    def _with_cheapest_rest(self, kinds: Sequence[HostType], lacking: float) -> Sequence[HostType]:
+        """Return types for `lacking` cores, the last of `kinds` replaced by the cheapest hosts for what the others leave.
+
+        All but one host have the lowest price per core, so that no mix costs less by more than that host's price.
+        """
+        observation, last = self.observation, kinds[-1]
+        rest = lacking - (len(kinds) - 1) * last.cores * last.speed
+        room = observation.context.max_hosts - len(observation.leases) - len(kinds) + 1
+        slot = min(last.slot, observation.cores.slots(observation.working)[1]) if self.equal else 0.0
+        options = [
+            (hosts * each.price / each.billing.unit, hosts, each)
+            for each in observation.context.leasable.values()
+            if each.region == last.region and each.slot >= slot * (1 - ROUNDING)
+            for hosts in [math.ceil(rest / (each.cores * each.speed) - ROUNDING)]
+            if 0 < hosts <= room
+        ]
+        price, hosts, chosen = min(options, key=lambda option: option[:2], default=(math.inf, 1, last))
+        if price >= last.price / last.billing.unit:
+            return kinds
+        return (*kinds[:-1], *types_to_lease(observation, chosen, hosts))
 
     def hosts_for(self, need: float) -> float:
         """Return the hosts that give `need` cores, with fractions; NaN if unknown."""
@@ -126,11 +151,16 @@ class SharedHosts:
                 usable.index(h),
             ),
         )
-        rest = list(usable)
-        for host in candidates[: len(usable) // 2]:
-            if not self._suffice([each for each in rest if each != host], highest):
+        rest, kept = list(usable), math.inf
+        for host in candidates:
+            if len(rest) <= len(usable) - len(usable) // 2:
                 break
-            rest.remove(host)
+            if host_capacity(observation, host) >= kept:
+                continue  # as one that must stay
+            if self._suffice([each for each in rest if each != host], highest):
+                rest.remove(host)
+            else:
+                kept = host_capacity(observation, host)
         going = [host for host in candidates if host not in rest]
         if not going:
             return []

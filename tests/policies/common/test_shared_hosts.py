@@ -1,0 +1,75 @@
+"""Which types are leased for a need, and which hosts go."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastream.core.hosts import HostState, Lease
+from elastream.policies.common.chained import SharedHosts
+from elastream.policies.common.measures import cheapest_type
+from policies.test_threshold import observe
+from support.fake_plant import BIG, SMALL
+
+TYPES = {"small": SMALL, "big": BIG}
+
+
+def lease(name, kind):
+    return Lease(name, kind, -996.5).to(HostState.STARTING, -996.5).to(HostState.RUNNING, -996.5)
+
+
+def hosts(*kinds, types=TYPES, max_hosts=50, equal=False):
+    seen = observe([lease(f"h{n}", kind) for n, kind in enumerate(kinds, 1)], 50.0, max_hosts=max_hosts)
+    seen = replace(seen, context=replace(seen.context, host_types=types))
+    return SharedHosts(seen, cheapest_type(seen.context), 1.0, 0, equal, 2.0, 0.0, mixed=True)
+
+
+def leased(shared, need):
+    return [each.type for each in shared.lease_missing(need, lambda: "")]
+
+
+@pytest.mark.parametrize(
+    ("need", "types"),
+    [
+        (1.5, ["small"]),
+        (3.5, ["big"]),  # three small ones cost as much
+        (5.0, ["big"]),
+        (6.0, ["big", "small"]),
+        (9.0, ["big", "big"]),
+    ],
+)
+def test_small_hosts_carry_what_whole_big_ones_leave(need, types):
+    assert leased(hosts(SMALL), need) == types
+
+
+def test_one_type_that_is_asked_for_is_kept_to():
+    assert leased(replace(hosts(SMALL), mixed=False), 1.5) == ["big"]
+
+
+def test_small_hosts_are_not_leased_beyond_the_limit():
+    assert leased(hosts(SMALL, max_hosts=2), 2.9) == ["big"]
+    assert leased(hosts(SMALL, max_hosts=3), 2.9) == ["small", "small"]
+
+
+def test_slower_slots_are_not_mixed_where_all_tasks_wait_for_the_slowest():
+    types = {"big": replace(BIG, slots=4), "slow": replace(SMALL, name="slow", cores=0.5, price=0.5)}
+    big = types["big"]
+    assert leased(hosts(big, types=types), 4.5) == ["slow"]
+    assert leased(hosts(big, types=types, equal=True), 4.5) == ["big"]
+
+
+@given(need=st.floats(1.0, 40.0), price=st.floats(0.1, 5.0), cores=st.sampled_from([0.5, 1.0, 2.0, 3.0, 8.0]))
+def test_a_mix_suffices_and_costs_at_most_one_host_more_than_cores_must(need, price, cores):
+    types = {**TYPES, "other": replace(SMALL, name="other", cores=cores, price=price)}
+    shared = hosts(SMALL, types=types, max_hosts=500)
+    chosen = [types[name] for name in leased(shared, need)]
+    assert 1.0 + math.fsum(each.cores for each in chosen) >= need - 1e-6
+    least = shared.kind.price / shared.kind.cores * max(0.0, need - 1.0)
+    assert math.fsum(each.price for each in chosen) <= least + shared.kind.price + 1e-6
+
+
+def test_a_small_host_goes_where_a_big_one_must_stay():
+    shared = hosts(BIG, SMALL, SMALL, SMALL)
+    assert [each.host for each in shared.drain_surplus(4.5)] == ["h2", "h3"]
