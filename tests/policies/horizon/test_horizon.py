@@ -100,6 +100,15 @@ def test_before_a_replay_hosts_go_after_twice_their_start():
     assert "as needed for 60.0 s" in first.why
 
 
+def test_hosts_that_only_served_a_backlog_are_not_held():
+    done = run([4500.0] * 8, start=60.0)
+    (drained, _), *_ = actions(done, DrainHost)
+    assert drained <= 120.0, "they work from 65 s on"
+    hosts = done.result.series[done.result.series[:, 0] > 150.0, 2]
+    assert hosts.max() <= 10
+    assert not actions(done, LeaseHost, since=60.0)
+
+
 def test_late_records_of_unchained_operators_count_as_well(monkeypatch):
     plans, plan = [], Horizon.plan
     monkeypatch.setattr(Horizon, "plan", lambda *given: plans.append(plan(*given)) or plans[-1])
@@ -174,8 +183,10 @@ def test_fixed_fleet_is_not_kept_while_a_young_load_outgrows_it():
     assert [time for time in leases if 100.0 < time < 140.0]
 
 
-def test_noise_leases_nothing_once_its_fleet_is_known():
-    noise = 1900 * np.exp(np.random.default_rng(1).normal(0.0, 0.2, 240))
+@pytest.mark.parametrize("seed", [1, 2])
+def test_noise_costs_hardly_more_than_a_constant_fleet(seed):
+    noise = 1900 * np.exp(np.random.default_rng(seed).normal(0.0, 0.2, 240))
     done = run(list(noise), every=60.0, period=15.0, target=30.0, start=60.0)
-    assert not actions(done, LeaseHost, since=3600.0)
-    assert done.result.series[done.result.series[:, 0] > 3600.0, 5].min() == 1.0
+    later = done.result.series[done.result.series[:, 0] > 3600.0]
+    assert later[:, 2].mean() <= 1.03 * 5
+    assert np.average(later[:, 5], weights=later[:, 6]) >= 0.99

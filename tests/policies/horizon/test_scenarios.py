@@ -68,7 +68,7 @@ def test_a_level_that_changed_counts_before_the_longest_window_has_seen_it():
     draw = np.random.default_rng(4)
     rates = np.concatenate([np.full(300, 100.0), np.full(5, 130.0)]) * np.exp(draw.normal(0, 0.08, 305))
     assert past(rates[:300]).level(8)[0] == pytest.approx(100, rel=0.06)
-    assert past(rates).level(8)[0] > 120
+    assert past(rates).level(8)[0] > 115
 
 
 def test_the_worst_jump_that_recurred_may_come_again():

@@ -57,7 +57,7 @@ class Memory:
     """Memory of a run.
 
     Attributes:
-        needs: Highest needed capacity of each bin (records/s).
+        needs: Highest needed capacity of each bin (records/s), without that for a backlog, which goes for good.
         late: (late records, records) since the last replay.
         allowance: Share of records that may be late in a replay.
         leased: Host-seconds, and seconds, since the last replay.
@@ -311,13 +311,14 @@ class _Foreseeing(SizingRound):
         later = time_late(then, capacity, grid.budget, grid.recovery) if setting.fixed else late
         times = (grid.budget, grid.seconds)
         lease = with_backlog(setting.reserve * float(outlook.lease[row]), total[grid.start :], then, later, *times)
-        keep = with_backlog(setting.reserve * float(outlook.keep[row]), total, waiting, late, *times)
-        keep = max(lease, keep)
+        keep = setting.reserve * float(outlook.keep[row])
+        usual = max(setting.reserve * float(outlook.lease[row]), keep)
+        keep = max(lease, with_backlog(keep, total, waiting, late, *times))
         allowed = grid.budget * capacity
         if setting.fixed and waiting <= allowed and then <= max(allowed, IN_VAIN * memory.choice.met):
-            lease = keep = 0.0  # a fixed fleet is enough until more would wait than was ever foreseen in vain
+            lease = keep = usual = 0.0  # a fixed fleet is enough until more would wait than was ever foreseen in vain
         if memory.needs:
-            self.memory = replace(memory, needs=(*memory.needs[:-1], max(memory.needs[-1], keep)))
+            self.memory = replace(memory, needs=(*memory.needs[:-1], max(memory.needs[-1], usual)))
         return lease, keep
 
     def _capacities(self) -> Floats:

@@ -242,9 +242,9 @@ def _run(
         behind = time_late(waiting, ready * each, budget, recovery)
         up = 0.0 if fixed else hosts_for(with_backlog(lease[now], totals[now, start:], then, behind, budget, seconds), each)
         down = 0.0 if fixed else hosts_for(with_backlog(keep[now], totals[now], waiting, behind, budget, seconds), each)
-        needed[now] = max(up, down)
+        needed[now] = 0.0 if fixed else hosts_for(max(keep[now], lease[now]), each)
         target = min(max(up, least), most)
-        floor = max(needed[max(0, now - hold + 1) : now + 1].max(), target, least)
+        floor = max(needed[max(0, now - hold + 1) : now + 1].max(), target, down, least)
         have = ready + coming.sum()
         added = max(0.0, target - have)
         surplus = max(0.0, have - floor) if have == ready and not added else 0.0

@@ -34,8 +34,8 @@ PRESENT = (3, 1, 8, 24)
 COMPARED = 2000
 # Bins whose steps show the noise of one, their quantile, and that quantile for a normal noise of deviation 1.
 USUAL, USUAL_PART, NORMAL_STEP = 60, 0.75, 1.627
-# Deviations by which the mean of a shorter window must differ for the level to have changed: once in 16,000 bins of noise.
-CHANGED = 4.0
+# Deviations by which the mean of a shorter window must differ for a changed level: once in 3,000 bins of 20 % noise.
+CHANGED = 5.0
 # Horizons of a past in which moments are compared.
 LEAST_PAST = 3
 
