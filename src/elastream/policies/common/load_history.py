@@ -215,7 +215,8 @@ class LoadHistory:
         ended, late = ({}, {}) if before is None else (before.ended, before.late)
         if observation.batches:
             ended, late, last_batches = _with_batches(ended, late, last_batches, observation)
-        running = (observation.composition.alternates, observation.composition.choices, observation.composition.tables)
+        now = observation.composition
+        running = (now.alternates, now.choices, now.tables, now.code)
         if before is not None:
             first = int(before.samples[0].searchsorted(observation.time - keep))
             samples = np.concatenate([before.samples[:, first:], samples], axis=1)
