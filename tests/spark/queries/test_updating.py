@@ -16,7 +16,7 @@ from elastream.dataflow.builder import Dataflow
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Alternate, Form
 from elastream.dataflow.stages import lay_out
-from elastream.errors import EnvironmentProblem, InputError
+from elastream.errors import DataflowError, EnvironmentProblem, InputError
 from elastream.loads import constant
 from elastream.recording.code_log import CodeLog
 from elastream.recording.directory import RunDirectory
@@ -27,6 +27,7 @@ from elastream.spark.queries.updating import RunningCode, ask_update, begin_code
 from elastream.spark.telemetry.batches import Batch, SourceProgress
 from elastream.spark.worker.code import CodeInUse, later_code
 from elastream.spark.worker.composition import (
+    MAX_CODE_VERSIONS,
     CompositionRequest,
     code_in_offsets,
     latest_batch,
@@ -361,3 +362,12 @@ def test_a_form_may_change_and_natives_may_not():
     flow = Dataflow("native")
     flow.source(None, load=constant(1)).select("1 AS n", name="columns").sink(None)
     assert not has_code(flow.graph.operator("columns"))
+
+
+def test_a_version_that_no_batch_could_carry_is_refused(life):
+    names = dict.fromkeys(START, "abcd")
+    life.code.codec.learn(MAX_CODE_VERSIONS - 1, {}, names)
+    with pytest.raises(DataflowError, match=r"more than the 9.2e.18 that one batch can carry"):
+        life.code.codec.learn(MAX_CODE_VERSIONS, {}, names)
+    with pytest.raises(DataflowError, match=r"more than the 9.2e.18 that one batch can carry"):
+        life.code.codec.learn(1, {}, {f"o{number}": "abcd" for number in range(40)})

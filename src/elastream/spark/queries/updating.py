@@ -160,6 +160,10 @@ def ask_update(
     if not changed:
         raise InputError(f"the code of {run} is that already: nothing to update")
     check(graph)
+    # A version that no batch can carry would keep the run from resuming.
+    CompositionCodec(with_code(graph, loaded(log, 0)), updates=True).learn(
+        len(log.versions), {}, {name: [*each] for name, each in marks.items()}
+    )
     version = CodeVersion(len(log.versions), "", marks, changed, python=_python(), who=who, repairs=repairs)
     return log.append(pickled(code, f"dataflow {graph.name!r}"), version)
 
