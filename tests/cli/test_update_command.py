@@ -125,7 +125,7 @@ def test_an_alternate_that_guards_or_a_key_table_name_is_not_removed(tmp_path, r
     assert (status, "'trend'" in said, len(CodeLog(directory).versions)) == (2, True, 1), said
 
 
-def test_a_run_that_has_ended_takes_no_code_and_one_that_failed_takes_a_repair(tmp_path, recorder):
+def test_a_stopped_run_takes_no_code_and_a_failed_one_takes_a_repair(tmp_path, recorder):
     file = program(tmp_path, ("row + 1", "row + 3"))
     (tmp_path / "not a run").mkdir()
     assert update(tmp_path / "not a run", file)[0] == 2

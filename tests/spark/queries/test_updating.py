@@ -188,7 +188,7 @@ def test_a_copy_goes_once_every_query_has_committed_under_a_later_one(life):
     assert life.copies == ["2"]
 
 
-def test_a_resumed_run_goes_on_with_the_code_in_force_whatever_its_program_says(life):
+def test_a_resumed_run_goes_on_with_the_code_in_force(life):
     life.batch(0)
     life.ask({"first": "cd", "last": "xy"})
     life.propose()
@@ -209,7 +209,7 @@ def test_a_version_that_was_asked_before_a_kill_is_proposed_after_it(life):
     assert life.batch(0) == "first.a.1"
 
 
-def test_a_resumed_run_that_was_never_updated_takes_the_code_of_its_program(life):
+def test_a_resumed_run_without_updates_takes_the_code_of_its_program(life):
     life.batch(0)
     life.program = two_queries(START, 7)
     life.again()
@@ -237,7 +237,7 @@ def test_an_update_that_cannot_be_requested_leaves_the_code_in_force(life, monke
     assert life.batch(0) == "first.c.1"
 
 
-def test_an_update_is_done_once_every_query_that_it_changes_has_committed_under_it(life):
+def test_an_update_is_done_once_its_queries_have_committed_under_it(life):
     life.ask(START)
     assert life.propose() is Status.ACCEPTED
     update = UpdateCode(1, ("first", "last"))
@@ -255,7 +255,7 @@ def test_code_that_cannot_be_loaded_is_refused_and_the_run_goes_on(life):
     assert life.batch(0) == "first.a.0"
 
 
-def test_a_repair_of_a_failed_run_replaces_the_functions_of_the_batch_that_failed(life):
+def test_a_repair_replaces_the_functions_of_the_batch_that_failed(life):
     life.batch(0)
     life.ask(START)
     life.propose()
