@@ -2,7 +2,8 @@
 
 Alternates in Python and in DataFrame code, branches, key tables and a keyed operator's alternates are switched at random in
 plans of one to three, with two executors, while an operator fails, a sink fails after it has written, and executors are
-killed; then, shorter, in the two modes that are consistent across queries (thesis, p. 50). 15 minutes on two free cores.
+killed; then, shorter, in the two modes that are consistent across queries (thesis, p. 50). In a fourth trial each plan is a
+switch and new code, which changes alternates, adds and removes one. 20 minutes on two free cores.
 
 The first of two queries stamps records with the alternates and the branch that they pass; the second totals them by key
 behind a durable edge. Expected rows follow in plain Python from the composition of each batch in Spark's offset log.
@@ -26,14 +27,17 @@ from _common import EXECUTOR, Report, local_session, main, processes_below, prog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from elastream.core.action import Outcome, SetKeyTable, Switch, SwitchAlternate, SwitchEdge
+from elastream.core.action import Outcome, SetKeyTable, Switch, SwitchAlternate, SwitchEdge, UpdateCode
 from elastream.core.composition import Consistency
 from elastream.core.observation import Composition
 from elastream.dataflow.builder import Dataflow
+from elastream.dataflow.compiling import plan_queries
 from elastream.dataflow.endpoints import records
+from elastream.dataflow.graph import Graph
 from elastream.dataflow.key_table import KeyTable, selections_of
 from elastream.dataflow.stages import lay_out
 from elastream.loads import constant
+from elastream.recording.code_log import CodeLog
 from elastream.recording.directory import RunDirectory
 from elastream.recording.key_table_log import KeyTableLog
 from elastream.spark.dataflow.edge_log import EdgeLog
@@ -45,6 +49,7 @@ from elastream.spark.queries.compiled import CompiledQueries
 from elastream.spark.queries.compiler import start_queries
 from elastream.spark.queries.query import QueryAccess
 from elastream.spark.queries.segments import RunningSegment, composition_left
+from elastream.spark.queries.updating import RunningCode, ask_update, begin_code
 from elastream.spark.worker.composition import (
     BatchComposition,
     CompositionCodec,
@@ -67,11 +72,11 @@ class Injected(Exception):
     """A fault that the trial asked for."""
 
 
-def stamping(tag: str, failing: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+def stamping(tag: str, failing: str, version: int) -> Callable[[dict[str, Any]], dict[str, Any]]:
     def stamp(row: dict[str, Any]) -> dict[str, Any]:
         if os.path.exists(failing):
             raise Injected("an operator was told to fail")
-        return {**row, "first": tag}
+        return {**row, "first": f"{tag}{version}"}
 
     return stamp
 
@@ -96,6 +101,15 @@ def totalling(factor: int) -> Callable[..., tuple[pd.DataFrame, tuple[int]]]:
 FACTORS = {"once": 1, "twice": 2}
 
 
+def factor_of(alternate: str, version: int) -> int:
+    return FACTORS[alternate] + 2 * version
+
+
+def stamps_of(version: int) -> str:
+    """Return the alternates of `stamp` in a version of the code: every second has one more."""
+    return "abcd" if version % 2 else "abc"
+
+
 @dataclass
 class Kept:
     """A sink that keeps each attempt at a batch and what the offset log says of it; `fail` makes it fail once."""
@@ -115,11 +129,11 @@ class Kept:
             raise Injected("a sink was told to fail")
 
 
-def switching_flow(failing: Path, out: Kept, totals: Kept, rate: float) -> Dataflow:
+def switching_flow(failing: Path, out: Kept, totals: Kept, rate: float, version: int = 0) -> Dataflow:
     flow = Dataflow("switching")
     source = flow.source(records(ROWS, "n long, key long"), load=constant(rate))
     tagged = source.transform({tag: tagging(tag) for tag in TAGS}, name="tag")
-    stamps = {tag: stamping(tag, str(failing)) for tag in "abc"}
+    stamps = {tag: stamping(tag, str(failing), version) for tag in stamps_of(version)}
     columns = "n long, key long, tag string, first string"
     ways = tagged.map(stamps, returns=columns, name="stamp", select_by="key").choice("way")
     returns = columns + ", way string, side string"
@@ -129,7 +143,7 @@ def switching_flow(failing: Path, out: Kept, totals: Kept, rate: float) -> Dataf
     ways.nothing(name="asleep")
     both = left.merge(right)
     both.sink(out, name="out")
-    alternates = {name: totalling(factor) for name, factor in FACTORS.items()}
+    alternates = {name: totalling(factor_of(name, version)) for name in FACTORS}
     keyed = both.durable().key_by("key")
     told = "key long, total long, records long, factor long, met string"
     keyed.apply(alternates, returns=told, state="total long", name="total", select_by="key").sink(totals, name="totals")
@@ -155,8 +169,10 @@ class Requested:
 class Trial:
     """The dataflow under `consistency`, running in the session `spark`; `run` switches it, `check` says what did not hold.
 
-    rate: records/s. interval: least seconds from batch to batch. failures: of queries that nobody asked for, as where the
-    ten seconds that Spark gives a source to come up are too few on a busy machine; they are restarts as any other.
+    rate: records/s. interval: least seconds from batch to batch. updates: each plan is one switch and new code.
+
+    failures: of queries that nobody asked for, as where the ten seconds that Spark gives a source to come up are too few on
+    a busy machine; they are restarts as any other.
     """
 
     def __init__(
@@ -168,14 +184,17 @@ class Trial:
         rate: float = 200.0,
         interval: float = 0.1,
         seed: int = 14,
+        updates: bool = False,
     ) -> None:
+        self.updates, self.rate = updates, rate
         self.spark, self.consistency, self._interval = spark, consistency, interval
         self.failing, self.random = folder / "failing", random.Random(seed)
         self.out, self.totals = Kept("out"), Kept("totals")
         self.graph = switching_flow(self.failing, self.out, self.totals, rate).graph
         self.layout = lay_out(self.graph)
-        self.codec = CompositionCodec(self.graph)
         self.directory = RunDirectory.create(folder / "runs", f"switching-{consistency}")
+        begin_code(self.graph, self.directory)
+        self.code = RunningCode(self.graph, self.directory)
         self.tables = KeyTableLog(self.directory, selections_of(self.graph))
         self.composed: dict[int, Composition] = {}
         self._tables_read: dict[tuple[str, int], KeyTable] = {}
@@ -190,6 +209,10 @@ class Trial:
         self.latencies: list[float] = []
         self._start(Composition.default(self.graph, {"source": 2}))
 
+    @property
+    def codec(self) -> CompositionCodec:
+        return self.code.codec
+
     def _start(self, composition: Composition) -> None:
         running = start_queries(
             self.spark,
@@ -200,6 +223,7 @@ class Trial:
             batch_seconds=1.0,
             interval=self._interval,
             consistency=self.consistency,
+            codec=self.codec,
         )
         instruments = QueryAccess(self.spark, DriverSide(self.spark), Placing({}, time.monotonic, InMemoryPlan()))
         self.queries = CompiledQueries(
@@ -210,6 +234,7 @@ class Trial:
             target_latency=None,
             consistency=self.consistency,
             tables=table_publisher(self.graph, self.directory),
+            code=self.code,
         )
         self.composed[self.queries.composition.version] = self.queries.composition
 
@@ -229,14 +254,22 @@ class Trial:
         now = self.queries.composition
         elements: list[Callable[[], Switch]] = [
             lambda: SwitchAlternate("tag", self._other(TAGS, now.alternates["tag"])),
-            lambda: SwitchAlternate("stamp", self._other("abc", now.alternates["stamp"])),
+            lambda: SwitchAlternate("stamp", self._other(stamps_of(now.code_version), now.alternates["stamp"])),
             lambda: SwitchAlternate("left", self._other("xy", now.alternates["left"])),
             lambda: SwitchAlternate("total", self._other(FACTORS, now.alternates["total"])),
             lambda: SwitchEdge("way", self._other(self.graph.choices["way"], now.choices["way"])),
             lambda: SetKeyTable("stamp", self._table("stamp", "abc")),
             lambda: SetKeyTable("total", self._table("total", tuple(FACTORS))),
         ]
-        return [each() for each in self.random.sample(elements, self.random.randint(1, min(most, len(elements))))]
+        many = 1 if self.updates else self.random.randint(1, min(most, len(elements)))
+        plan = [each() for each in self.random.sample(elements, many)]
+        return [*plan, self._update()] if self.updates else plan
+
+    def _update(self) -> UpdateCode:
+        version = len(CodeLog(self.directory).versions)
+        graph = switching_flow(self.failing, self.out, self.totals, self.rate, version).graph
+        given = ask_update(graph, self.directory, plans_of, "a trial")
+        return UpdateCode(given.version, given.changed)
 
     def _other(self, among: Iterable[str], but: str) -> str:
         return self.random.choice([each for each in among if each != but])
@@ -330,7 +363,8 @@ class Trial:
             each.query.stop()
         self.restarts += 1
         # What was written last, and not what is wanted: a drain under way has not written it, and ends with its driver.
-        self._start(composition_left(self.layout, self.directory, self.queries.composition))
+        self.code = RunningCode(self.graph, self.directory)
+        self._start(composition_left(self.layout, self.directory, self.queries.composition, self.codec))
         # What was wanted when all failed was never seen to come into force: the count begins anew with what is wanted now.
         for requested in self.requested:
             for name in self.seen:
@@ -395,6 +429,12 @@ class Trial:
             table = self._tables_read[operator, version] = self.tables.find(operator, version)
         return (table and table.alternate((key,))) or now.alternates[operator]
 
+    def stamp(self, now: Composition, key: int) -> str:
+        return f"{self.alternate(now, 'stamp', key)}{now.code.get('stamp', 0)}"
+
+    def factor(self, now: Composition, key: int) -> int:
+        return factor_of(self.alternate(now, "total", key), now.code.get("total", 0))
+
     def _check_replays(self, found: Counter[str]) -> None:
         for kept in (self.out, self.totals):
             for (ran, first), *others in kept.attempts.values():
@@ -424,7 +464,7 @@ class Trial:
         side = now.alternates["left"] if way == "left" else "-"
         for number in range(first, last):
             row = ROWS[number % len(ROWS)]
-            stamp = self.alternate(now, "stamp", row["key"])
+            stamp = self.stamp(now, row["key"])
             stamped = {**row, "tag": now.alternates["tag"], "first": stamp, "way": way, "side": side}
             yield frozenset(stamped.items())
 
@@ -436,13 +476,13 @@ class Trial:
         totals: Counter[int] = Counter()
         for batch, (ran, ranges) in sorted(self.seen[query].items()):
             now = self.decoded(ran)
-            factors = {key: FACTORS[self.alternate(now, "total", key)] for key in range(KEYS)}
+            factors = {key: self.factor(now, key) for key in range(KEYS)}
             pieces = [piece for log, (first, last) in zip(logs, ranges, strict=True) for piece in log.pieces(first, last)]
             tables = (pq.ParquetFile(str(piece.path)).read().slice(piece.first, piece.rows) for piece in pieces)
             taken = [row for table in tables for row in table.to_pylist()]
             for row in taken:
                 totals[row["key"]] += factors[row["key"]] * row["n"]
-            stamps = {key: self.alternate(now, "stamp", key) for key in range(KEYS)}
+            stamps = {key: self.stamp(now, key) for key in range(KEYS)}
             sides = {now.alternates["left"], "-"}
             strange = any(row["first"] != stamps[row["key"]] or row["side"] not in sides for row in taken)
             found["batches with records of another version"] += strange
@@ -457,6 +497,10 @@ class Trial:
             found["mixed batches"] += found["batches with records of another version"]
 
 
+def plans_of(graph: Graph) -> object:
+    return plan_queries(lay_out(graph))
+
+
 def rows_of(table: pa.Table) -> Counter[frozenset[tuple[str, Any]]]:
     return Counter(frozenset(row.items()) for row in table.to_pylist())
 
@@ -468,6 +512,7 @@ def sampled(values: Sequence[float]) -> Mapping[str, float]:
 
 
 SWITCHES = {Consistency.BATCH: 1000, Consistency.WAVE: 200, Consistency.DRAIN: 60}
+UPDATES, QUICK_UPDATES = 200, 10
 QUICK = {Consistency.BATCH: 30, Consistency.WAVE: 12, Consistency.DRAIN: 8}
 CLUSTER = "local-cluster[2,1,1024]"  # executors, cores of each, megabytes of each
 
@@ -478,11 +523,14 @@ def faults(switches: int, times: int) -> dict[int, str]:
 
 
 def measure(arguments: argparse.Namespace) -> Report:
+    modes = QUICK if arguments.quick else SWITCHES
     with local_session("switching", {"spark.master": CLUSTER, "spark.executor.memory": "1g"}) as (spark, folder):
         report = Report(environment={"master": CLUSTER})
-        for mode, switches in (QUICK if arguments.quick else SWITCHES).items():
+        trials: dict[str, tuple[Consistency, int]] = {mode: (mode, switches) for mode, switches in modes.items()}
+        trials["updates"] = Consistency.BATCH, 2 * (QUICK_UPDATES if arguments.quick else UPDATES)  # one switch each, too
+        for mode, (consistency, switches) in trials.items():
             (folder / mode).mkdir()
-            trial = Trial(spark, folder / mode, mode)
+            trial = Trial(spark, folder / mode, consistency, updates=mode == "updates")
             few = mode is not Consistency.BATCH or arguments.quick
             trial.run(switches, faults(switches, 1 if few else 3))
             found = trial.check()
@@ -491,7 +539,7 @@ def measure(arguments: argparse.Namespace) -> Report:
             for what in sorted(found):
                 if what.startswith(("replays checked", "totals checked", "batches checked")) or what == "replays":
                     continue
-                if what == "batches with records of another version" and mode is Consistency.BATCH:
+                if what == "batches with records of another version" and consistency is Consistency.BATCH:
                     continue  # what this mode allows, and the others do not
                 report.at_most(f"{mode}: {what}", found[what], 0.0)
             report.at_least(f"{mode}: switches", trial.switches, switches)

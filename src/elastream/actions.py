@@ -12,6 +12,7 @@ from elastream.core.action import (
     SetTokens,
     SwitchAlternate,
     SwitchEdge,
+    UpdateCode,
 )
 from elastream.core.task_id import TaskId
 
@@ -28,4 +29,5 @@ __all__ = [
     "SwitchAlternate",
     "SwitchEdge",
     "TaskId",
+    "UpdateCode",
 ]

@@ -32,6 +32,7 @@ from elastream.core.action import (
     Switch,
     SwitchAlternate,
     SwitchEdge,
+    UpdateCode,
 )
 from elastream.core.composition import switched
 from elastream.core.frames import Frame
@@ -210,7 +211,8 @@ def everywhere(observation: Observation) -> bool:
 
 def in_effect(switch: Switch, observation: Observation) -> bool:
     """Whether the last records that the query of `switch` processed met what it chooses."""
-    composition = observation.effective.get(switch.segment(observation.context.layout))
+    (query,) = switch.segments(observation.context.layout)
+    composition = observation.effective.get(query)
     return composition is not None and switched(composition, [switch]) is composition
 
 
@@ -560,6 +562,7 @@ def conformance_suite(case: PlantCase) -> type:  # noqa: C901
                     SwitchAlternate("no such operator", "x"),
                     SwitchEdge("no such choice", "x"),
                     SetKeyTable("no such operator", 1),
+                    UpdateCode(1, ("no such operator",)),
                     *(SetKeyTable(o.name, 10**6) for o in before.context.graph.operators if o.alternates),
                 ]
                 outcomes = plant.switch([*nonsense, *plan])

@@ -87,8 +87,8 @@ def test_what_a_dataflow_cannot_choose_is_refused_in_one_sentence(switch, senten
 
 def test_a_switch_shows_in_the_query_of_its_operator_or_choice():
     layout = lay_out(by_customer())
-    assert SwitchAlternate("forecast", "b").segment(layout) == "source"
-    assert SwitchEdge("way", "right").segment(layout) == "source"
+    assert SwitchAlternate("forecast", "b").segments(layout) == {"source"}
+    assert SwitchEdge("way", "right").segments(layout) == {"source"}
     assert len(layout.segments) == 3
 
 

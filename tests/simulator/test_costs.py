@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastream.core.action import SetKeyTable, Status, SwitchAlternate
+from elastream.core.action import SetKeyTable, Status, SwitchAlternate, UpdateCode
 from elastream.core.hosts import HostType
 from elastream.core.metrics import Metric
 from elastream.core.observation import Composition
@@ -13,7 +13,7 @@ from elastream.dataflow.key_table import KeyTable, KeyTableBook
 from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
 from elastream.dataflow.stages import lay_out
 from elastream.simulator import Emissions, Settings, make_plant
-from elastream.simulator.costs import costs_of, own_cost, shares_in
+from elastream.simulator.costs import costs_of, own_cost, shares_in, unsimulated
 
 COSTS = {"a": (0.001, 1.0), "b": (0.004, 0.5), "c": (0.010, 2.0)}
 GRAPH = Graph(
@@ -109,3 +109,7 @@ def test_a_running_plant_takes_its_key_table_and_refuses_a_foreign_one(fused):
     assert alternate.succeeded
     plant.advance(30.0)
     assert set(plant.observe().alternates.ids) == {"forecast.a", "forecast.c", "forecast.b"}
+
+
+def test_a_simulation_refuses_new_code():
+    assert "runs no code" in unsimulated(GRAPH, UpdateCode(1, ("forecast",)), Settings(), KeyTableBook())

@@ -23,7 +23,7 @@ from elastream.api.freshness import check_resident, check_sleeps, keep_dataflow_
 from elastream.api.observers import cluster_observers
 from elastream.api.result import RunResult
 from elastream.api.showing import shown
-from elastream.control.extension import KeyTableExtension
+from elastream.control.extension import CodeExtension, KeyTableExtension
 from elastream.control.guarding import GuardExtension
 from elastream.control.journal import Journal
 from elastream.control.loop import Loop
@@ -50,6 +50,7 @@ from elastream.guards.document import GuardDocument, load_guards
 from elastream.guards.pollers import Pollers, pollable
 from elastream.policies.horizon.policy import Horizon
 from elastream.policies.static import Static
+from elastream.recording.code_log import CodeLog
 from elastream.recording.directory import RunDirectory
 from elastream.recording.file_systems import FILES_REACHED_BY, reached_by
 from elastream.recording.guard_log import GuardLog
@@ -66,6 +67,7 @@ from elastream.spark.dataflow.sinks import check_sink, replace_results, tables_c
 from elastream.spark.dataflow.sources import check_source
 from elastream.spark.queries.compiled import CompiledQueries
 from elastream.spark.queries.segments import scalable_operators
+from elastream.spark.queries.updating import begin_code, with_first_code
 from elastream.spark.start import cloud_of, pace_of, start_plant
 from elastream.spark.telemetry.kafka_offsets import committing
 from elastream.spark.worker.composition import CompositionCodec
@@ -162,6 +164,8 @@ def _carry_out(
     graph = _with_input(graph, settings.input)
     os.environ[FILES_REACHED_BY] = reached_by(settings.settings or {})
     earlier = None if settings.resume is None else on_this_machine(settings.resume)
+    if earlier is not None:
+        graph = with_first_code(graph, RunDirectory(earlier))
     settings = replace(
         settings,
         cloud=cloud,
@@ -217,6 +221,7 @@ def _run_in(
     # A resumed run may have a later version of the guards in force.
     if document is not None and document.text not in {version.text for version in versions.versions}:
         versions.append(document.text, document.path, "run")
+    begin_code(graph, directory)
     table_log = KeyTableLog(directory, selections)
     for table in settings.tables:
         if not table_log.has(table):
@@ -284,6 +289,7 @@ def _run_in(
                     extensions=(
                         GuardExtension(versions, pollers),
                         KeyTableExtension(table_log),
+                        CodeExtension(CodeLog(directory)),
                         RequestExtension(directory),
                     ),
                     scaling=settings.scaling,

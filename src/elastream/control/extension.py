@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 
-from elastream.core.action import Action, SetKeyTable
+from elastream.core.action import Action, SetKeyTable, UpdateCode
 from elastream.core.alarm import Alarms
 from elastream.core.decision import Proposal
 from elastream.core.guarding import GuardDecision
 from elastream.core.observation import Observation
 from elastream.dataflow.key_table import KeyTables
 from elastream.errors import ElastreamError
+from elastream.recording.code_log import CodeLog
 
 
 class LoopExtension:
@@ -69,3 +70,35 @@ class KeyTableExtension(LoopExtension):
             self._named[operator, version] = frozenset(self._tables.find(operator, version).rows.values())
         outside = sorted(self._named[operator, version] - set(decision.allowed))
         return f"its guards do not allow {', '.join(outside)}, which the table names" if outside else ""
+
+
+# Proposer in decision records, and source of alarms.
+CODE = "elastream update"
+
+
+class CodeExtension(LoopExtension):
+    """Proposes the newest version of the operators' code in `log` until it is requested."""
+
+    def __init__(self, log: CodeLog) -> None:
+        self._log = log
+        self._newest = 0
+
+    def observed(self, observation: Observation, alarms: Alarms) -> Observation:
+        try:
+            versions = self._log.versions
+        except ElastreamError as error:
+            alarms.sound(CODE, f"no new code is found: {error}", error)
+        else:
+            alarms.clear(CODE)
+            self._newest = len(versions) - 1
+        return observation
+
+    def urgent(self, observation: Observation) -> bool:
+        return self._newest > observation.composition.code_version
+
+    def proposals(self, observation: Observation, planned: Sequence[Action], alarms: Alarms) -> tuple[Proposal, ...]:
+        now = observation.composition.code_version
+        if self._newest <= now:
+            return ()
+        why = f"version {self._newest} of the code was given"
+        return (Proposal(UpdateCode(self._newest, self._log.since(now), why), CODE),)

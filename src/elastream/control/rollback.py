@@ -6,22 +6,6 @@ a core. Both should stay as in the last rounds, unless the policy predicts a lon
 its alternates; a lease predicts the declared speed of its type. The usual error is a robust scale of the errors of earlier
 rounds. Unknown figures are never worse.
 
-| state | this round | next | reason |
-| --- | --- | --- | --- |
-| predicted | it is not in force, or a figure is unknown | predicted | nothing to judge |
-| predicted | none of its actions came into force | failed | nothing to undo |
-| predicted | as predicted | predicted | harm may show later |
-| predicted | as predicted for `TRIAL_ROUNDS` rounds and twice the target latency | good | it kept its promise |
-| predicted | a later decision comes into force | good | later harm is the later one's |
-| predicted | worse | suspected 1 | one round may be noise |
-| suspected 1, 2 | as predicted | predicted | only rounds in a row count |
-| suspected 1, 2 | unknown, or late and recovering | the same | neither proof |
-| suspected 1, 2 | worse | suspected 2, 3 | after three rounds it is undone, and the same action is refused |
-| predicted, suspected 1, 2 | load, speeds, hosts or composition changed otherwise | excused | not the decision's fault |
-| suspected 3 | its undo is in effect, or the policy acted already | undone | the harm ends |
-| suspected 3 | nothing can be undone for `UNDO_ROUNDS` rounds | kept | an undo would not help |
-| undone | the refusal ends | free | the same action may be tried again |
-
 A refusal lasts `FIRST_REFUSAL_S`, and twice as long if the action is undone again soon after. A refusal to remove hosts
 ends early if the load changes or a host is lost. Another type is leased in place of a refused lease. The journal holds
 undone actions, so refusals survive a resumed run; trials do not.
@@ -110,6 +94,21 @@ class Evidence(StrEnum):
     NO_UNDO = "nothing can be undone"
 
 
+# | state | this round | next | reason |
+# | --- | --- | --- | --- |
+# | predicted | it is not in force, or a figure is unknown | predicted | nothing to judge |
+# | predicted | none of its actions came into force | failed | nothing to undo |
+# | predicted | as predicted | predicted | harm may show later |
+# | predicted | as predicted for `TRIAL_ROUNDS` rounds and twice the target latency | good | it kept its promise |
+# | predicted | a later decision comes into force | good | later harm is the later one's |
+# | predicted | worse | suspected 1 | one round may be noise |
+# | suspected 1, 2 | as predicted | predicted | only rounds in a row count |
+# | suspected 1, 2 | unknown, or late and recovering | the same | neither proof |
+# | suspected 1, 2 | worse | suspected 2, 3 | after three rounds it is undone, and the same action is refused |
+# | predicted, suspected 1, 2 | load, speeds, hosts or composition changed otherwise | excused | not the decision's fault |
+# | suspected 3 | its undo is in effect, or the policy acted already | undone | the harm ends |
+# | suspected 3 | nothing can be undone for `UNDO_ROUNDS` rounds | kept | an undo would not help |
+# | undone | the refusal ends | free | the same action may be tried again |
 TRANSITIONS: Mapping[State, Mapping[Evidence, State]] = {
     State.PREDICTED: {
         Evidence.NOT_IN_FORCE: State.FAILED,
@@ -269,8 +268,8 @@ class Trial:
         return abs(capacity - before) > LEAST_SPEED_CHANGE * before
 
     def _recomposed(self, now: Composition) -> bool:
-        mine = self.composition
-        return (now.alternates, now.choices, now.tables) != (mine.alternates, mine.choices, mine.tables)
+        was = self.composition
+        return (now.alternates, now.choices, now.tables, now.code) != (was.alternates, was.choices, was.tables, was.code)
 
 
 def _within(value: float, level: float, band: float) -> bool:

@@ -199,8 +199,8 @@ class Switch(Action):
         """Return `composition` with the switch and an unchanged version."""
 
     @abstractmethod
-    def segment(self, layout: Layout) -> str:
-        """Return the query that runs the operator or feeds the choice."""
+    def segments(self, layout: Layout) -> frozenset[str]:
+        """Return the queries that run the operator or feed the choice."""
 
     def unsupported(self, context: Context) -> str:
         return self.refusal(context.graph)
@@ -209,7 +209,7 @@ class Switch(Action):
         return "it runs so already" if self.part_of(observation.composition) else ""
 
     def in_force(self, observation: Observation) -> bool:
-        """Return True if the query's last committed batch ran under the switch.
+        """Return True if the last committed batch of each of its queries ran under the switch.
 
         Plants that report no effective composition switch at once.
         """
@@ -218,8 +218,8 @@ class Switch(Action):
         layout = observation.context.layout
         if self.refusal(layout.graph):
             return False
-        composition = observation.effective.get(self.segment(layout))
-        return composition is not None and self.part_of(composition)
+        compositions = [observation.effective.get(query) for query in self.segments(layout)]
+        return all(each is not None and self.part_of(each) for each in compositions)
 
     def is_waiting(self, observation: Observation) -> bool:
         """Return True while requested: an idle query has no batch, which is no failure."""
@@ -262,8 +262,8 @@ class SwitchAlternate(Switch):
     def onto_composition(self, composition: Composition) -> Composition:
         return replace(composition, alternates={**composition.alternates, self.operator: self.alternate})
 
-    def segment(self, layout: Layout) -> str:
-        return layout.stage_of[self.operator].segment
+    def segments(self, layout: Layout) -> frozenset[str]:
+        return frozenset({layout.stage_of[self.operator].segment})
 
     def forbidden(self, standings: Mapping[str, GuardDecision]) -> str:
         return standings[self.operator].refusal(self.alternate) if self.operator in standings else ""
@@ -302,8 +302,8 @@ class SwitchEdge(Switch):
     def onto_composition(self, composition: Composition) -> Composition:
         return replace(composition, choices={**composition.choices, self.choice: self.target})
 
-    def segment(self, layout: Layout) -> str:
-        return next(layout.stage_of[edge.source].segment for edge in layout.graph.edges if edge.choice == self.choice)
+    def segments(self, layout: Layout) -> frozenset[str]:
+        return frozenset(layout.stage_of[edge.source].segment for edge in layout.graph.edges if edge.choice == self.choice)
 
     def forbidden(self, standings: Mapping[str, GuardDecision]) -> str:
         return standings[self.choice].refusal(self.target) if self.choice in standings else ""
@@ -352,12 +352,47 @@ class SetKeyTable(Switch):
             return composition  # no table and version 0 are the same
         return replace(composition, tables={**composition.tables, self.operator: self.table})
 
-    def segment(self, layout: Layout) -> str:
-        return layout.stage_of[self.operator].segment
+    def segments(self, layout: Layout) -> frozenset[str]:
+        return frozenset({layout.stage_of[self.operator].segment})
 
     def forbidden(self, standings: Mapping[str, GuardDecision]) -> str:
         standing = standings.get(self.operator)
         return "" if standing is None or standing.allowed else standing.why
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateCode(Switch):
+    """Run a version of the operators' code, with its alternates, from the next batch on (`elastream update`)."""
+
+    version: int
+    operators: tuple[str, ...]
+    why: str = field(default="", compare=False)
+
+    @property
+    def subject(self) -> Key:
+        return ("code",)
+
+    @property
+    def element(self) -> str:
+        return ""  # guards name alternates, not their code
+
+    def describe(self) -> str:
+        return f"run version {self.version} of the code of {', '.join(self.operators)}"
+
+    def refusal(self, graph: Graph) -> str:
+        missing = [each for each in self.operators if each not in graph.by_name]
+        return f"there is no operator {missing[0]!r}" if missing else ""
+
+    def part_of(self, composition: Composition) -> bool:
+        return composition.code_version >= self.version
+
+    def onto_composition(self, composition: Composition) -> Composition:
+        if self.part_of(composition):
+            return composition
+        return replace(composition, code={**composition.code, **dict.fromkeys(self.operators, self.version)})
+
+    def segments(self, layout: Layout) -> frozenset[str]:
+        return frozenset(layout.stage_of[each].segment for each in self.operators)
 
 
 # -- tasks -------------------------------------------------------------------------------------------------------------
@@ -672,8 +707,8 @@ class ReleaseHost(HostAction):
 KINDS: Mapping[str, type[Action]] = {
     kind.__name__: kind
     for kind in (
-        SwitchAlternate, SwitchEdge, SetKeyTable, SetParallelism, SetTokens, MoveTask, LeaseHost, RenewHost, DrainHost,
-        CancelDrain, ReleaseHost,
+        SwitchAlternate, SwitchEdge, SetKeyTable, UpdateCode, SetParallelism, SetTokens, MoveTask, LeaseHost, RenewHost,
+        DrainHost, CancelDrain, ReleaseHost,
     )
 }  # fmt: skip
 

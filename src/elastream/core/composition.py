@@ -45,12 +45,13 @@ def switched(now: Composition, switches: Sequence[Switch]) -> Composition:
 
 
 def changed_operators(graph: Graph, before: Composition, after: Composition) -> frozenset[str]:
-    """Return the operators whose alternate, key table or branch differs."""
+    """Return the operators whose alternate, code, key table or branch differs."""
     changed = {
         operator.name
         for operator in graph.operators
         if before.alternates.get(operator.name) != after.alternates.get(operator.name)
         or before.tables.get(operator.name, 0) != after.tables.get(operator.name, 0)
+        or before.code.get(operator.name, 0) != after.code.get(operator.name, 0)
     }
     changed |= {
         edge.source

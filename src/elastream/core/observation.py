@@ -266,6 +266,7 @@ class Composition:
         choices: Target by choice.
         parallelism: Number of tasks by stage.
         tables: Version of the key table by operator. Absent or 0: `alternates` for all keys.
+        code: Version of the code by operator (`elastream update`). Absent or 0: that of the start.
     """
 
     version: int = 0
@@ -273,6 +274,7 @@ class Composition:
     choices: Mapping[str, str] = field(default_factory=dict)
     parallelism: Mapping[str, int] = field(default_factory=dict)
     tables: Mapping[str, int] = field(default_factory=dict)
+    code: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def default(cls, graph: Graph, parallelism: Mapping[str, int] | None = None) -> "Composition":
@@ -286,6 +288,11 @@ class Composition:
 
     def alternate(self, operator: Operator) -> Alternate:
         return operator.alternate(self.alternates.get(operator.name, operator.alternates[0].name))
+
+    @property
+    def code_version(self) -> int:
+        """The newest version of code that runs."""
+        return max(self.code.values(), default=0)
 
     def running(self, element: str) -> str | None:
         """Return the running alternate or branch of an operator or choice; None if absent."""

@@ -38,12 +38,16 @@ def identity_of(layout: Layout, *, state_partitions: int, state_store: str) -> d
 
 def check_identity(before: Mapping[str, str], now: Mapping[str, str]) -> None:
     """Raise InputError with the differences, if there are any."""
+    if text := differences(before, now):
+        raise InputError(f"the dataflow cannot go on with what the run has on disk: {text}")
+
+
+def differences(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """Return the facts that differ, in words; empty if none do."""
     keys = [key for key in {**before, **now} if before.get(key) != now.get(key)]
-    if not keys:
-        return
-    differences = [_difference(key, before.get(key), now.get(key)) for key in keys[:NAMED_DIFFERENCES]]
-    more = f"; and {len(keys) - NAMED_DIFFERENCES} more" if len(keys) > NAMED_DIFFERENCES else ""
-    raise InputError(f"the dataflow cannot go on with what the run has on disk: {'; '.join(differences)}{more}")
+    named = [_difference(key, before.get(key), now.get(key)) for key in keys[:NAMED_DIFFERENCES]]
+    more = [f"and {len(keys) - NAMED_DIFFERENCES} more"] if len(keys) > NAMED_DIFFERENCES else []
+    return "; ".join([*named, *more])
 
 
 def _difference(what: str, before: str | None, now: str | None) -> str:

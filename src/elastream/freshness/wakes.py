@@ -1,14 +1,5 @@
 """States of a job that sleeps between bounded runs, and their log `freshness.jsonl` in the run's folder.
 
-    state      next       event                      written by       order
-    asleep     leasing    a start is due             the controller   line, then the process of the run
-    leasing    running    queries started            the run          after the start
-    running    releasing  last batch committed       the run          after the commit, before hosts are released
-    releasing  asleep     hosts released, run ended  the controller   after the process has ended
-    (any run)  failed     the process ended wrongly  the controller   after the process has ended
-    failed     leasing    retry due                  the controller   line, then the process of the run
-    any        ended      stopped on request         the controller   after the process has ended
-
 The log decides nothing about records or hosts: checkpoints say what is committed, `leases.jsonl` what is leased, and locks
 who lives. A controller that finds leases, or another last state than `asleep`, `ended` or `releasing`, starts at once. That
 run takes over leases and repeats an uncommitted batch, whether or not records wait.
@@ -34,6 +25,14 @@ from elastream.systems import lock
 MAX_LINES, KEPT_LINES = 2_000, 1_000
 
 
+#   state      next       event                      written by       order
+#   asleep     leasing    a start is due             the controller   line, then the process of the run
+#   leasing    running    queries started            the run          after the start
+#   running    releasing  last batch committed       the run          after the commit, before hosts are released
+#   releasing  asleep     hosts released, run ended  the controller   after the process has ended
+#   (any run)  failed     the process ended wrongly  the controller   after the process has ended
+#   failed     leasing    retry due                  the controller   line, then the process of the run
+#   any        ended      stopped on request         the controller   after the process has ended
 class State(StrEnum):
     """States of a job with a freshness."""
 

@@ -94,6 +94,8 @@ class RunDirectory:
     allocation = Below("allocation.jsonl")  # planned host of each task
     dead_letters = Below("dead-letters.jsonl")  # records that operators left out, batch by batch; absent without any
     key_table_log = Below("tables.jsonl")  # versions of key tables, one line each
+    code_log = Below("code.jsonl")  # versions of the operators' code, one line each
+    code_versions = Below("code", "versions")  # pickled alternates, a file for each version
     log = Below("run.log")  # warnings and faults, with tracebacks; absent if there were none
     recording = Below("recording.jsonl")  # observations and decisions
     report = Below("report.html")  # default path of the report
@@ -149,6 +151,10 @@ class RunDirectory:
     @property
     def tables_in_use(self) -> AnyPath:
         return self.reached / "tables" / "in-use"
+
+    @property
+    def code_in_use(self) -> AnyPath:
+        return self.reached / "code" / "in-use"
 
 
 def fresh_folder(runs: AnyPath, name: str) -> AnyPath:

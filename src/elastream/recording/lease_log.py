@@ -1,14 +1,6 @@
 """Leases of a run on disk: requested before a provider is called, ended after it has confirmed.
 
-A killed driver leaves hosts behind if its provider outlives it. The next driver resumes by this table:
-
-    on disk            listed by the provider      what resuming does
-    requested          yes, on its way or up       adopted: the lease goes on
-    requested          yes, gone                   written off: lost, and forgotten there
-    requested          no                          written off: lost when the driver was last seen
-    ended              yes                         released once more
-    ended              no                          nothing: it stays in the ledger
-    (not there)        yes                         an orphan: released, and the ledger says so
+A killed driver leaves hosts behind if its provider outlives it. The next driver adopts or releases them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,6 +16,13 @@ from elastream.recording.lines import Lines
 MAX_LINES = 1_000
 
 
+#   on disk            listed by the provider      what resuming does
+#   requested          yes, on its way or up       adopted: the lease goes on
+#   requested          yes, gone                   written off: lost, and forgotten there
+#   requested          no                          written off: lost when the driver was last seen
+#   ended              yes                         released once more
+#   ended              no                          nothing: it stays in the ledger
+#   (not there)        yes                         an orphan: released, and the ledger says so
 class LeaseLog:
     """Leases in the file `path`, a JSON line for each request and each end; without a path in memory only.
 

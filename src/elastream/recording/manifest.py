@@ -1,15 +1,6 @@
 """Manifest (`run.json`) and lock of a run's folder: enough to resume the run without its driver.
 
-The process that drives the run holds `run.lock` (`flock`), which is free once it is gone. States of a folder:
-
-    state     run.json             lock   end in the recording   `--resume`
-    new       without a dataflow   held   none                   refused: another process runs it
-    void      without a dataflow   free   none, or "failed"      refused: it never began
-    running   complete             held   none                   refused: another process runs it
-    crashed   complete             free   none                   goes on: resumed
-    stopped   complete             free   "stopped", "failed"    goes on: resumed
-    finished  complete             free   "finished"             refused: nothing is left to do
-    resumed   complete, one more   held   none since             refused: another process runs it
+The process that drives the run holds `run.lock` (`flock`), which is free once it is gone.
 """
 
 import json
@@ -28,6 +19,17 @@ from elastream.recording.lines import replace_whole
 from elastream.recording.observer import Json
 from elastream.recording.paths import RemotePath
 from elastream.systems import lock
+
+# States of a folder:
+#
+#    state     run.json             lock   end in the recording   `--resume`
+#    new       without a dataflow   held   none                   refused: another process runs it
+#    void      without a dataflow   free   none, or "failed"      refused: it never began
+#    running   complete             held   none                   refused: another process runs it
+#    crashed   complete             free   none                   goes on: resumed
+#    stopped   complete             free   "stopped", "failed"    goes on: resumed
+#    finished  complete             free   "finished"             refused: nothing is left to do
+#    resumed   complete, one more   held   none since             refused: another process runs it
 
 # Newest resumptions that are kept: each header of the recording repeats them, and bounded runs resume many times a day.
 MAX_RESUMPTIONS = 100

@@ -1,18 +1,7 @@
 """Copy of the driver's files of a run on a shared file system, and the claim of one driver on them.
 
 With the copy a run can resume on any machine. It lags by seconds, which does no harm: Spark's own logs hold each batch's
-records and composition, and a lost switch is decided anew. A record in the folder is the lock:
-
-    state   event                                                                 next
-    free    a driver writes a record of its own, and finds it after SETTLES       held
-    free    the same, and it finds another's                                      held by that one: refused
-    held    its driver writes the next number into it, each RENEWED seconds       held
-    held    its driver ends in order, and removes it                              free
-    held    its driver finds another's there                                      lost: it ends its queries
-    held    another driver wants it, and sees its number change within PATIENCE   held: refused
-    held    another driver wants it, and it does not change                       free: its driver is gone
-
-Clocks of two machines are never compared.
+records and composition, and a lost switch is decided anew. A record in the folder is the lock.
 """
 
 import json
@@ -32,6 +21,17 @@ from elastream.errors import EnvironmentProblem, InputError, in_one_line
 from elastream.recording.directory import HERE, PRIVATE, RunDirectory, fresh_folder
 from elastream.recording.formats import marked, unmarked
 from elastream.recording.paths import RemotePath, remove_tree, scanned, write_whole
+
+# Clocks of two machines are never compared.
+#
+#    state   event                                                                 next
+#    free    a driver writes a record of its own, and finds it after SETTLES       held
+#    free    the same, and it finds another's                                      held by that one: refused
+#    held    its driver writes the next number into it, each RENEWED seconds       held
+#    held    its driver ends in order, and removes it                              free
+#    held    its driver finds another's there                                      lost: it ends its queries
+#    held    another driver wants it, and sees its number change within PATIENCE   held: refused
+#    held    another driver wants it, and it does not change                       free: its driver is gone
 
 # Seconds between two numbers of a claim.
 RENEWED = 5.0

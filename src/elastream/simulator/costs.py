@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
-from elastream.core.action import SetKeyTable, Switch, SwitchAlternate
+from elastream.core.action import SetKeyTable, Switch, SwitchAlternate, UpdateCode
 from elastream.core.observation import Composition
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.key_table import KeyTables, selection_of
@@ -99,6 +99,8 @@ def unsimulated(graph: Graph, switch: Switch, settings: Settings, tables: KeyTab
             except DataflowError as error:
                 return str(error)
             needed = set(table.rows.values())
+        case UpdateCode():
+            return "a simulation runs no code of operators: simulate the new file"
         case _:
             return ""
     chosen = graph.by_name[operator]

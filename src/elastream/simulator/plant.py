@@ -246,7 +246,7 @@ class SimulatedPlant:
     def _outcome(self, switch: Switch, refused: str) -> Outcome:
         if refused:
             return Outcome(switch, Status.REFUSED, refused)
-        query = switch.segment(self.context.layout)
+        (query,) = switch.segments(self.context.layout)
         effective = self.network.effective.get(query)
         if effective is not None and self.network.follows(query) and switched(effective, [switch]) is effective:
             return Outcome(switch, Status.DONE)

@@ -65,6 +65,7 @@ from elastream.spark.queries.compiled import CompiledQueries
 from elastream.spark.queries.compiler import start_queries
 from elastream.spark.queries.query import QueryAccess
 from elastream.spark.queries.segments import composition_left, led_by_edges
+from elastream.spark.queries.updating import RunningCode
 from elastream.spark.queries.watched import SessionQueries
 from elastream.spark.reconciler import STEP_S
 from elastream.spark.telemetry.left_out import LeftOutCounts
@@ -128,10 +129,11 @@ def start_plant(
         terms, keyed = on.terms, any(stage.keyed for stage in layout.stages)
         for doubt in doubts(settings.replicas, terms.types, on.partitions if keyed else None, terms.max_hosts):
             log.warning("%s", doubt)
+        code = RunningCode(graph, directory)
         slots = sum(on.hosts.active[host].type.slots for host in on.hosts.usable) or slots_of(on.spark)
         composition = Composition.default(graph, dict.fromkeys({*graph.loads, *led_by_edges(layout)}, slots))
         if resumed is not None:
-            composition = composition_left(layout, directory, composition)
+            composition = composition_left(layout, directory, composition, code.codec)
         progress("starting the queries")
         pace = pace_of(settings.latency, layout) if settings.batch is None else float(settings.batch)
         running = start_queries(
@@ -145,6 +147,7 @@ def start_plant(
             consistency=consistency,
             retention=float(settings.retention),
             bounded=bounded is not None,
+            codec=code.codec,
         )
         queries = CompiledQueries(
             on.instruments,
@@ -155,6 +158,7 @@ def start_plant(
             consistency=consistency,
             tables=table_publisher(graph, directory),
             left_out=LeftOutCounts(layout, directory),
+            code=code,
         )
         return on.plant(queries, settings)
 

@@ -29,6 +29,15 @@ def test_random_switches_mix_no_batch_and_replays_are_alike(local_spark, tmp_pat
     assert trial.lags
 
 
+def test_new_code_mixes_no_batch_and_replays_run_their_own_code(local_spark, tmp_path):
+    trial = Trial(local_spark, tmp_path, rate=100.0, interval=0.05, updates=True)
+    trial.run(8, {4: "a sink"})
+    assert not violations(trial)
+    assert trial.queries.composition.code_version == 4
+    assert trial.restarts >= 1, trial.failures
+    assert trial.check()["replays"] >= 1
+
+
 @pytest.mark.slow
 def test_a_driver_lost_during_a_drain_leaves_the_composition_in_force(local_spark, tmp_path):
     trial = Trial(local_spark, tmp_path, Consistency.DRAIN, rate=200.0, interval=0.05)

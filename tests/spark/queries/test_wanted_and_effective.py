@@ -290,7 +290,8 @@ def test_a_wanted_composition_is_effective_after_one_more_batch_each(tmp_path_fa
         for outcome in found.apply(step):
             assert outcome.status in (Status.ACCEPTED, Status.DONE)
             if outcome.status is Status.DONE and step.count(outcome.action) == len(step):
-                ran = found.effective[outcome.action.segment(queries.layout)]
+                (query,) = outcome.action.segments(queries.layout)
+                ran = found.effective[query]
                 assert switched(ran, [outcome.action]) is ran
         versions.append(found.composition.version)
         assert versions[-1] - versions[-2] in (0, 1)

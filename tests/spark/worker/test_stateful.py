@@ -72,6 +72,7 @@ class Composed:
     now: int = 0
     tables: Path | None = None
     left_out: Path | None = None
+    later: None = None
 
     def code(self, batch: int) -> int:
         return self.now

@@ -111,7 +111,8 @@ def is_under_way(observation: Observation, element: DynamicElement) -> bool:
     """Return True if the element's last switch is not in a committed batch yet."""
     if not observation.effective:
         return False
-    effective = observation.effective.get(element.switch(element.active, "").segment(observation.context.layout))
+    (query,) = element.switch(element.active, "").segments(observation.context.layout)
+    effective = observation.effective.get(query)
     if effective is None:
         return False
     runs = effective.choices if element.choice else effective.alternates

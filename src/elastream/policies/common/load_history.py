@@ -221,7 +221,8 @@ class LoadHistory:
         if min(ended.values(), default=FIRST_BATCHES) < FIRST_BATCHES:
             warm = [0.0] * len(warm)
         samples = np.array([*columns, warm])
-        running = (observation.composition.alternates, observation.composition.choices, observation.composition.tables)
+        now = observation.composition
+        running = (now.alternates, now.choices, now.tables, now.code)
         if before is not None:
             first = int(before.samples[0].searchsorted(observation.time - keep))
             samples = np.concatenate([before.samples[:, first:], samples], axis=1)

@@ -1,11 +1,13 @@
 """Pickles functions of modules that are not installed by value, so that workers do not need the user's modules."""
 
+import hashlib
+import io
 import sys
 import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from pyspark import cloudpickle as untyped_cloudpickle
@@ -25,6 +27,42 @@ def pickled(value: object, what: str) -> bytes:
                 f"{what} cannot be sent to the workers: {first_line(error)} (a function must not hold an open "
                 "file, a lock or a session; open what it needs inside of it)"
             ) from error
+
+
+def mark_of(value: object) -> str:
+    """Return a text that is equal for equal code, wherever it stands; empty if unknown."""
+    buffer = io.BytesIO()
+    with _local_modules_by_value():
+        try:
+            _WithoutPlaces(buffer).dump(value)
+        except Exception:  # user values may raise anything
+            return ""
+    return hashlib.sha256(buffer.getvalue()).hexdigest()[:16]
+
+
+class _WithoutPlaces(cloudpickle.Pickler):  # type: ignore[misc]
+    """A pickler that leaves out files, lines and random ids. Its output cannot be loaded."""
+
+    def __init__(self, buffer: io.BytesIO) -> None:
+        super().__init__(buffer)
+        self._classes: set[int] = set()
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, CodeType):
+            names = (value.co_names, value.co_varnames, value.co_freevars, value.co_cellvars)
+            counts = (value.co_argcount, value.co_kwonlyargcount, value.co_posonlyargcount, value.co_flags)
+            return tuple, ((value.co_code, value.co_exceptiontable, names, counts, value.co_consts),)
+        if isinstance(value, type) and sys.modules.get(value.__module__) in (None, sys.modules["__main__"]):
+            if id(value) in self._classes:
+                return str, (value.__qualname__,)
+            self._classes.add(id(value))
+            own = {k: v for k, v in vars(value).items() if not k.startswith("__") or callable(v)}
+            return tuple, ((value.__qualname__, value.__bases__, own),)
+        return super().reducer_override(value)
+
+    def _function_getnewargs(self, function: Any) -> Any:
+        code, _, *others = super()._function_getnewargs(function)
+        return code, {}, *others
 
 
 @contextmanager

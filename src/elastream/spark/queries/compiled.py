@@ -14,6 +14,7 @@ from elastream.core.action import (
     Switch,
     SwitchAlternate,
     SwitchEdge,
+    UpdateCode,
 )
 from elastream.core.composition import Consistency, Update, update_figures
 from elastream.core.frames import Frame
@@ -31,6 +32,7 @@ from elastream.spark.queries.compiled_frames import Telemetry
 from elastream.spark.queries.query import Query, QueryAccess, largest_lag, stalled
 from elastream.spark.queries.segments import RunningSegment, scalable_operators
 from elastream.spark.queries.switching import Switching, TablesInUse, UpdateTracker
+from elastream.spark.queries.updating import RunningCode
 from elastream.spark.telemetry.batches import Batch
 from elastream.spark.telemetry.frames import state_columns
 from elastream.spark.telemetry.left_out import LeftOutCounts
@@ -83,13 +85,14 @@ class CompiledQueries:
         target_latency: Seconds.
         consistency: As at the start of the queries.
         left_out: Counts of left-out records; None if operators may not leave out any.
+        code: Versions of the operators' code; None if it cannot be updated.
 
     Attributes:
         telemetry: Reports of the queries, for tests and benchmarks.
         caught_up: Called once a bounded run has committed what was there at its start; None for other runs.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         access: QueryAccess,
         layout: Layout,
@@ -100,9 +103,10 @@ class CompiledQueries:
         consistency: Consistency = Consistency.BATCH,
         tables: TablesInUse | None = None,
         left_out: LeftOutCounts | None = None,
+        code: RunningCode | None = None,
     ) -> None:
         self.caught_up: Callable[[CompiledQueries], object] | None = None
-        self.layout, self.running = layout, tuple(running)
+        self.running = tuple(running)
         self._speeds = access.speeds
         self._partitions = partitions
         self.scalable = scalable_operators(layout)
@@ -110,11 +114,17 @@ class CompiledQueries:
         self._scalings = Counter(dict.fromkeys(self.scalable, 0))
         self._run_ids = {each.query.runId for each in running}
         self.telemetry = Telemetry(layout, running, {query.name: query.batches for query in self.live}, target_latency)
-        self._switching = Switching(layout, running, consistency, tables=tables, changed=self._requested)
+        self._switching = Switching(layout, running, consistency, tables=tables, code=code, changed=self._requested)
         self._updates = UpdateTracker(layout, running, self.telemetry.queues, self._switching.ran)
+        self._code = code
         self._signals = DomainSignals(layout.graph)
         self._left_out = left_out
         self._epoch = time.time()
+
+    @property
+    def layout(self) -> Layout:
+        """The dataflow with the alternates of the requested composition."""
+        return self._switching.layout
 
     @property
     def composition(self) -> Composition:
@@ -186,7 +196,7 @@ class CompiledQueries:
         return self._switching.settle()
 
     def handle(self, table: ActionTable) -> None:
-        for kind in (SwitchAlternate, SwitchEdge, SetKeyTable):
+        for kind in (SwitchAlternate, SwitchEdge, SetKeyTable, UpdateCode):
             table.on(kind, lambda action: self.switch([action])[0])
         table.answer(SetParallelism, self._scale)
 
@@ -281,6 +291,9 @@ class CompiledQueries:
 
     def _requested(self, before: Composition, after: Composition) -> None:
         self._updates.requested(time.time(), before, after)
+        if self._code is not None and after.code_version != before.code_version:
+            changed = self._code.changed(before.code_version, after.code_version)
+            self.telemetry.updated(after.code_version, self._code.codec.version, changed)
 
     def _parallelism(self) -> dict[str, float]:
         widths: dict[str, float] = {}

@@ -34,7 +34,7 @@ from elastream.spark.telemetry.batches import (
     span_of,
 )
 from elastream.spark.telemetry.origins import Moments, Origin, condensed
-from elastream.spark.worker.composition import latest_batch
+from elastream.spark.worker.composition import Digit, latest_batch
 from elastream.spark.worker.meter import MeterRow
 
 # Newest batches of each query with known moments: batches behind a durable edge may be that far behind.
@@ -181,13 +181,24 @@ class AlternateCosts:
 
     def __init__(self) -> None:
         self._costs: dict[tuple[str, str], _Cost] = {}
+        self._digit: Digit | None = None
+        self._since: dict[tuple[str, str], int] = {}
+
+    def forget(self, version: int, digit: Digit | None, changed: Mapping[str, Iterable[str]]) -> None:
+        """Forget the costs of alternates, by operator, that a version of the code changes; `digit` has it in rows."""
+        self._digit = digit
+        for name in [(operator, each) for operator, alternates in changed.items() for each in alternates]:
+            self._costs.pop(name, None)
+            self._since[name] = version
 
     def add_rows(self, rows: Iterable[tuple[float, MeterRow]]) -> None:
         """Add meter rows of recent batches, each with its batch's end [epoch s]."""
         sums: Mapping[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0, 0.0])
         for end, row in rows:
-            if row.alternate:
-                records = sums[row.operator, row.alternate]
+            name = row.operator, row.alternate
+            version = self._digit.of(row.code) if self._digit else 0
+            if row.alternate and version >= self._since.get(name, 0):
+                records = sums[name]
                 records[0] += row.rows_in
                 records[1] += row.rows_out
                 records[2] += row.busy
@@ -298,6 +309,10 @@ class Telemetry:
         self._latencies.stepped()
         for queue in self.queues.values():
             queue.shift(seconds)
+
+    def updated(self, version: int, digit: Digit | None, changed: Mapping[str, Iterable[str]]) -> None:
+        """Note that a version of the code changes alternates, by operator."""
+        self._alternates.forget(version, digit, changed)
 
     @property
     def latency_basis(self) -> Mapping[str, Basis]:

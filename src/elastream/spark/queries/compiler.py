@@ -47,6 +47,7 @@ from elastream.spark.queries.segments import (
     widths_of,
 )
 from elastream.spark.telemetry.left_out import forget_uncommitted
+from elastream.spark.worker.code import CodeInUse
 from elastream.spark.worker.composition import (
     BatchComposition,
     CompositionCodec,
@@ -82,6 +83,7 @@ def start_queries(  # noqa: PLR0913
     consistency: Consistency = Consistency.BATCH,
     retention: float = RETENTION,
     bounded: bool = False,
+    codec: CompositionCodec | None = None,
 ) -> tuple[RunningSegment, ...]:
     """Start one query per segment under `composition`, upstream first. Its version continues that of earlier runs.
 
@@ -92,6 +94,7 @@ def start_queries(  # noqa: PLR0913
         consistency: Treatment of records in transit while the composition changes.
         retention: Seconds for which changes of updated results are kept.
         bounded: True: queries that read only sources end once they have read what is there now.
+        codec: Encodes compositions, of later versions of the code as well. None: of `layout` alone.
 
     Raises:
         DataflowError: For what cannot be compiled; no query is left running.
@@ -99,7 +102,7 @@ def start_queries(  # noqa: PLR0913
     """
     plans = plan_queries(layout)
     check_consistency(layout, consistency)
-    codec, meter = CompositionCodec(layout.graph), Meter(spark.sparkContext)
+    codec, meter = codec or CompositionCodec(layout.graph), Meter(spark.sparkContext)
     codec.encode(composition)
     fresh = all(latest_batch(directory.checkpoint(segment.name)) < 0 for segment in layout.segments)
     if not fresh:  # versions only grow along an edge
@@ -262,7 +265,7 @@ class _Compiler:
         for source in self.shaped:
             self._control_of(source).mkdir(parents=True, exist_ok=True)
             (self._control_of(source) / HOLD).touch()
-        if not self.own and self.codec.size > 1:
+        if not self.own and self.codec.varies:
             log_of(self.inputs).append(latest_batch(self.checkpoint) + 1, version, code)
 
     def _control_of(self, source: Operator) -> Path:
@@ -291,9 +294,11 @@ class _Compiler:
         # No record carries it: one more column costs a stage of cheap functions 10 to 20 % of its CPU time.
         lenient = any(self.graph.operator(name).lenient for name in self.segment.operators)
         carrier = WorkerPaths(left_out=self.common.directory.left_out(self.segment.name) if lenient else None)
-        if self.codec.size == 1:
+        if not self.codec.varies:
             return carrier
-        carrier = replace(carrier, tables=self.common.directory.tables_in_use if self.codec.tables else None)
+        version = self.codec.version
+        later = None if version is None else CodeInUse(self.common.directory.code_in_use, version)
+        carrier = replace(carrier, later=later, tables=self.common.directory.tables_in_use if self.codec.tables else None)
         if self.own:
             return replace(carrier, offsets=self.checkpoint)
         return replace(carrier, log=log_of(self.inputs).directory)

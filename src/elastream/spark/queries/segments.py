@@ -70,7 +70,9 @@ def committed_offsets(checkpoint: AnyPath) -> Sequence[Mapping[str, Any]]:
     return offsets_of(checkpoint, committed) if committed >= 0 else ()
 
 
-def composition_left(layout: Layout, directory: RunDirectory, new: Composition) -> Composition:
+def composition_left(
+    layout: Layout, directory: RunDirectory, new: Composition, codec: CompositionCodec | None = None
+) -> Composition:
     """Return the last composition requested by an earlier driver, or `new` if there was none. Its version increases."""
     requested = read_request(directory.wanted)
     if not requested.partitions:
@@ -80,7 +82,8 @@ def composition_left(layout: Layout, directory: RunDirectory, new: Composition) 
         for edge in segment.inputs:
             if not (stage := stage_behind(segment, edge)).keyed and edge_name(edge) in requested.partitions:
                 widths[stage.operators[0]] = requested.partitions[edge_name(edge)]
-    left = CompositionCodec(layout.graph).decode(requested.code, requested.version + 1, {**new.parallelism, **widths})
+    codec = codec or CompositionCodec(layout.graph)
+    left = codec.decode(requested.code, requested.version + 1, {**new.parallelism, **widths})
     if not left.tables:
         return left
     newest = KeyTableLog(directory, selections_of(layout.graph)).newest()

@@ -1,26 +1,7 @@
 """Switches of the composition of running queries: requested, in force, and measured.
 
-All switches of a plan are one version, written at once for all queries; no query restarts. Per dynamic element:
-
-    state       event                                                       next
-    effective   a plan switches it                                          wanted, the action is ACCEPTED
-    wanted      a batch is planned under the new version                    in flight
-    in flight   that batch is committed in the query that holds it          effective, the action is DONE
-    in flight   its query fails and is started again                        in flight: the batch is replayed as it was
-    wanted      a plan switches it once more                                wanted; the first action is overtaken
-    wanted      no batch comes, because no record does                      wanted: an idle query has no batch to show it in
-    effective   the switch cannot be written                                effective, the action is FAILED
-
-`batch` and `wave` differ in a query behind a durable edge (see `dataflow.readers`). `drain` puts two states between wanted
-and in flight; composition and sources wait meanwhile:
-
-    state       event                                                       next
-    (none)      a plan switches something                                   holding: sources are requested to take no more
-    holding     each source has said that it takes none                     draining
-    draining    every query has committed all that its durable edges hold   (none): it is written, and the sources go on
-    any         a plan switches something more                              the same; it comes with the one that waits
-
-Parallelism is part of a composition, but changes the meaning of no record, so it is written at once.
+All switches of a plan are one version, written at once for all queries; no query restarts. `updating` has the states of an
+update of the operators' code. Parallelism changes the meaning of no record, so it is written at once.
 
 `UpdateTracker` measures how long changes took and which records met two compositions (thesis, p. 50): by the versions in
 batches' offsets, by records' numbers on durable edges, and beyond that by shares.
@@ -35,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from elastream.core.action import Outcome, SetKeyTable, SetParallelism, Status, Switch
+from elastream.core.action import Outcome, SetKeyTable, SetParallelism, Status, Switch, UpdateCode
 from elastream.core.composition import Consistency, Update, changed_operators, switched
 from elastream.core.metrics import Metric
 from elastream.core.observation import Composition
@@ -46,6 +27,7 @@ from elastream.spark.dataflow.edge_log import EdgeLog
 from elastream.spark.dataflow.edges import edge_name
 from elastream.spark.dataflow.sources import HELD
 from elastream.spark.queries.segments import RunningSegment, widths_of
+from elastream.spark.queries.updating import RunningCode
 from elastream.spark.telemetry.batches import Batch
 from elastream.spark.worker.composition import (
     BatchComposition,
@@ -55,6 +37,26 @@ from elastream.spark.worker.composition import (
     offsets_of,
     write_request,
 )
+
+# Per dynamic element:
+#
+#    state       event                                                       next
+#    effective   a plan switches it                                          wanted, the action is ACCEPTED
+#    wanted      a batch is planned under the new version                    in flight
+#    in flight   that batch is committed in the query that holds it          effective, the action is DONE
+#    in flight   its query fails and is started again                        in flight: the batch is replayed as it was
+#    wanted      a plan switches it once more                                wanted; the first action is overtaken
+#    wanted      no batch comes, because no record does                      wanted: an idle query has no batch
+#    effective   the switch cannot be written                                effective, the action is FAILED
+#
+# `batch` and `wave` differ in a query behind a durable edge (see `dataflow.readers`). `drain` puts two states between
+# wanted and in flight; composition and sources wait meanwhile:
+#
+#    state       event                                                       next
+#    (none)      a plan switches something                                   holding: sources are requested to take no more
+#    holding     each source has said that it takes none                     draining
+#    draining    every query has committed all that its durable edges hold   (none): it is written, and the sources go on
+#    any         a plan switches something more                              the same; it comes with the one that waits
 
 log = logging.getLogger(__name__)
 
@@ -77,14 +79,15 @@ def switch(
     request = CompositionRequest(composition.version, code, widths_of(layout, composition), hold_sources)
     write_request(running[0].composition_file, request)
     for each in running:
-        if not each.own_source and each.codec.size > 1 and each.log.newest().version != composition.version:
+        if not each.own_source and each.codec.varies and each.log.newest().version != composition.version:
             each.log.switch(each.checkpoint, composition.version, code)
 
 
 class Switching:
     """Writes compositions for the queries `running`, and tracks what they run under.
 
-    `apply` and `settle` may be called from two threads. `tables` activates key tables; `changed` is called for each change.
+    `apply` and `settle` may be called from two threads. `tables` activates key tables, `code` versions of the code;
+    `changed` is called for each change.
     """
 
     def __init__(
@@ -94,10 +97,11 @@ class Switching:
         consistency: Consistency = Consistency.BATCH,
         *,
         tables: TablesInUse | None = None,
+        code: RunningCode | None = None,
         changed: Callable[[Composition, Composition], None] = lambda before, after: None,
     ) -> None:
-        self._tables, self._changed = tables, changed
-        self._layout, self._running, self.consistency = layout, tuple(running), consistency
+        self._tables, self._code, self._changed = tables, code, changed
+        self._start, self._running, self.consistency = layout, tuple(running), consistency
         self.composition = self._written = running[0].began
         # Composition of each segment's last committed batch. A segment is missing before its first batch.
         self.effective: Mapping[str, Composition] = {}
@@ -106,11 +110,19 @@ class Switching:
         self._draining: Drain | None = None
         self._lock = threading.RLock()
 
+    @property
+    def layout(self) -> Layout:
+        """The dataflow with the alternates of the requested composition."""
+        return self._start if self._code is None else self._code.layout(self.composition.code_version)
+
     def apply(self, switches: Sequence[Switch]) -> tuple[Outcome, ...]:
         """Apply all possible switches as one new composition; return an outcome for each. Raises as `switch` does."""
         with self._lock:
-            refused = [each.refusal(self._layout.graph) or self._unusable(each) for each in switches]
-            self._compose(switched(self.composition, [s for s, no in zip(switches, refused, strict=True) if not no]))
+            graph = self.layout.graph
+            refused = [each.refusal(graph) or self._unusable(each) for each in switches]
+            self._compose(
+                self._fitted(switched(self.composition, [s for s, no in zip(switches, refused, strict=True) if not no]))
+            )
             return tuple(
                 Outcome(each, Status.REFUSED, no) if no else Outcome(each, *self._status_of(each))
                 for each, no in zip(switches, refused, strict=True)
@@ -133,6 +145,10 @@ class Switching:
     def add_batches(self, fresh: Sequence[Batch]) -> None:
         compositions = {batch.query: self.under(ran) for batch in fresh if (ran := self.ran(batch)) is not None}
         self.effective = {**self.effective, **compositions}
+        if self._code is not None and len(self.effective) == len(self._running):
+            oldest = min(each.version for each in self.effective.values())
+            live = [*self.effective.values(), *(each for version, each in self._versions.items() if version >= oldest)]
+            self._code.forget(min(each.code_version for each in live))
 
     def ran(self, batch: Batch) -> BatchComposition | None:
         """Return what a committed batch ran under; None if no longer known."""
@@ -155,13 +171,30 @@ class Switching:
             return self._draining is not None
 
     def _status_of(self, switch: Switch) -> tuple[Status, str]:
-        if (effective := self.effective.get(switch.segment(self._layout))) is not None:
-            since = [effective, *(each for version, each in self._versions.items() if version > effective.version)]
+        effective = [self.effective.get(query) for query in switch.segments(self._start)]
+        known = [each for each in effective if each is not None]
+        if len(known) == len(effective):
+            oldest = min(each.version for each in known)
+            since = [*known, *(each for version, each in self._versions.items() if version > oldest)]
             if all(switched(each, [switch]) is each for each in since):
                 return Status.DONE, ""
         return Status.ACCEPTED, "in force once a batch that ran under it is committed"
 
+    def _fitted(self, composition: Composition) -> Composition:
+        """Return `composition` with the first alternate where an update has removed the one that ran."""
+        if self._code is None or composition.code_version == self.composition.code_version:
+            return composition
+        graph = self._code.layout(composition.code_version).graph
+        names = {each.name: [a.name for a in each.alternates] for each in graph.operators if each.alternates}
+        runs = composition.alternates
+        gone = {name: each[0] for name, each in names.items() if runs.get(name, each[0]) not in each}
+        return replace(composition, alternates={**runs, **gone}) if gone else composition
+
     def _unusable(self, switch: Switch) -> str:
+        if isinstance(switch, UpdateCode):
+            if self._code is None:
+                return "this run keeps no code that could be updated"
+            return "" if switch.part_of(self.composition) else self._code.bring(switch.version)
         if not isinstance(switch, SetKeyTable) or switch.table == 0:
             return ""
         if self._tables is None:
@@ -177,18 +210,18 @@ class Switching:
         if self.consistency is not Consistency.DRAIN or len(self._running) == 1:
             self._write(changed)
         elif self._draining is None:
-            switch(self._layout, self._running, self._written, hold_sources=True)
+            switch(self._start, self._running, self._written, hold_sources=True)
             self._draining = Drain(self._running, self._written.version)
         self._remember(changed)
         self._changed(before, changed)
 
     def _write(self, changed: Composition) -> None:
         try:
-            switch(self._layout, self._running, changed)
+            switch(self._start, self._running, changed)
         except (ElastreamError, OSError):
             again = replace(self._written, version=changed.version + 1)
             with contextlib.suppress(ElastreamError, OSError):
-                switch(self._layout, self._running, again)
+                switch(self._start, self._running, again)
             self._written = again
             self._remember(again)
             raise

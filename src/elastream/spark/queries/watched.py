@@ -167,7 +167,8 @@ class SessionQueries:
         return self._own.get(query.id, self._target)
 
     def handle(self, table: action.ActionTable) -> None:
-        for kind in (action.SwitchAlternate, action.SwitchEdge, action.SetKeyTable, action.SetParallelism):
+        switches = (action.SwitchAlternate, action.SwitchEdge, action.SetKeyTable, action.UpdateCode)
+        for kind in (*switches, action.SetParallelism):
             table.refuse(kind, WRITTEN)
 
     def switch(self, switches: Sequence[action.Switch]) -> tuple[action.Outcome, ...]:

@@ -7,11 +7,12 @@ beside the checkpoint.
 import functools
 import gc
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from elastream.core.observation import Composition
+from elastream.dataflow.code import code_of
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Kind
 from elastream.errors import DataflowError, EnvironmentProblem, InputError
@@ -25,6 +26,10 @@ MAX_POOL_THREADS = 64
 MAX_LIVE_TABLES = 255
 
 LARGEST_CODE = 2**63 - 1
+
+# Versions of the operators' code in one run. Their digit stands above those of the start, and below those of the
+# alternates of a later version: the codes of runs without updates need no version.
+MAX_CODE_VERSIONS = 2**15
 
 # Batches between the newest planned one and a switch of a foreign source: one more may be planned meanwhile.
 SWITCH_MARGIN_BATCHES = 2
@@ -44,18 +49,48 @@ class Digit:
         return code // self.weight % self.radix
 
 
-class CompositionCodec:
-    """Encodes the switchable settings of `graph` as an integer in [0, `size`) and decodes it.
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """A version of the code: version by operator, names and digits of alternates."""
 
-    Raises DataflowError above 2^63 - 1 combinations.
+    code: Mapping[str, int]
+    names: Mapping[str, Sequence[str]]
+    digits: Mapping[str, Digit]
+
+    def encode(self, alternates: Mapping[str, str]) -> int:
+        code = 0
+        for name, digit in self.digits.items():
+            names = self.names[name]
+            if (alternate := alternates.get(name, names[0])) not in names:
+                raise DataflowError(f"operator {name!r} has no alternate {alternate!r} (it has: {', '.join(names)})")
+            code += names.index(alternate) * digit.weight
+        return code
+
+    def decode(self, code: int) -> dict[str, str]:
+        none = Digit(1, 1)
+        return {name: each[self.digits.get(name, none).of(code)] for name, each in self.names.items()}
+
+
+NO_VERSION = _Version({}, {}, {})
+
+
+class CompositionCodec:
+    """Encodes the switchable settings of `graph` as an integer and decodes it.
+
+    Versions of the operators' code are added by `learn`. Raises DataflowError above 2^63 - 1 combinations.
+
+    Attributes:
+        size: Number of combinations with the code of the start.
+        version: Digit of the version of the code; None if the code stays.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, *, updates: bool = False) -> None:
         self.graph = graph
         self.alternates: dict[str, Digit] = {}
         self.choices: dict[str, Digit] = {}
         self.widths: dict[str, Digit] = {}
         self.tables: dict[str, Digit] = {}
+        self._learned: dict[int, _Version] = {}
         self.size = 1
         for operator in graph.operators:
             if len(operator.alternates) > 1:
@@ -73,13 +108,39 @@ class CompositionCodec:
                 f"dataflow {graph.name!r}: its alternates, choices, key tables and waiting operators combine in "
                 f"{self.size:.1e} ways, more than the {LARGEST_CODE:.1e} that one batch can carry; drop some"
             )
+        versions = updates and bool(code_of(graph)) and self.size * MAX_CODE_VERSIONS <= LARGEST_CODE
+        self.version = Digit(self.size, MAX_CODE_VERSIONS) if versions else None
+
+    @property
+    def varies(self) -> bool:
+        """True if batches may run under different compositions."""
+        return self.size > 1 or self.version is not None
+
+    def learn(self, version: int, code: Mapping[str, int], names: Mapping[str, Sequence[str]]) -> None:
+        """Add a version of the code with its alternates' names by operator. Raises DataflowError."""
+        size, digits = self.size * MAX_CODE_VERSIONS, dict[str, Digit]()
+        for name, alternates in names.items():
+            if len(alternates) > 1:
+                digits[name] = Digit(size, len(alternates))
+                size *= len(alternates)
+        if size > LARGEST_CODE or version >= MAX_CODE_VERSIONS or self.version is None:
+            raise DataflowError(
+                f"dataflow {self.graph.name!r}: version {version} of the code combines in {size:.1e} ways, more than the "
+                f"{LARGEST_CODE:.1e} that one batch can carry; it may have {MAX_CODE_VERSIONS - 1} versions"
+            )
+        self._learned[version] = _Version(code, names, digits)
+
+    def digits_of(self, version: int) -> Mapping[str, Digit]:
+        """Return the digits of a version by operator."""
+        return self._learned[version].digits
 
     def encode(self, composition: Composition) -> int:
         """Return the code of `composition`, missing settings at their first value. Raises DataflowError."""
-        code = 0
+        learned = self._learned[composition.code_version] if composition.code_version else NO_VERSION
+        code = composition.code_version * self.size + learned.encode(composition.alternates)
         for name, digit in self.alternates.items():
             operator = self.graph.operator(name)
-            if (alternate := composition.alternates.get(name)) is not None:
+            if name not in learned.names and (alternate := composition.alternates.get(name)) is not None:
                 code += operator.alternates.index(operator.alternate(alternate)) * digit.weight
         for name, digit in self.choices.items():
             targets = self.graph.choices[name]
@@ -103,12 +164,14 @@ class CompositionCodec:
         alternates = {o.name: o.alternates[0].name for o in self.graph.operators if o.alternates}
         for name, digit in self.alternates.items():
             alternates[name] = self.graph.operator(name).alternates[digit.of(code)].name
+        learned = self._learned.get(self.version.of(code), NO_VERSION) if self.version else NO_VERSION
+        alternates |= learned.decode(code)
         choices = {name: targets[0] for name, targets in self.graph.choices.items()}
         for name, digit in self.choices.items():
             choices[name] = self.graph.choices[name][digit.of(code)]
         widths = {name: digit.of(code) + 1 for name, digit in self.widths.items()}
         tables = {name: version_digit for name, digit in self.tables.items() if (version_digit := digit.of(code))}
-        return Composition(version, alternates, choices, {**(parallelism or {}), **widths}, tables)
+        return Composition(version, alternates, choices, {**(parallelism or {}), **widths}, tables, dict(learned.code))
 
     def _digit(self, radix: int) -> Digit:
         digit = Digit(self.size, radix)

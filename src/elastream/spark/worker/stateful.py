@@ -3,7 +3,7 @@
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -12,6 +12,7 @@ from pyspark import Accumulator, TaskContext, cloudpickle
 
 from elastream.dataflow.operators import OnError
 from elastream.dataflow.windows import Timeout
+from elastream.spark.worker.code import later_code
 from elastream.spark.worker.composition import Digit
 from elastream.spark.worker.left_out import LeftOut, attempt_of
 from elastream.spark.worker.meter import TaskRow
@@ -71,9 +72,11 @@ class _Task:
     def __init__(
         self, keyed: KeyedOperator, number: int, segment: str, paths: WorkerPaths, sink: Accumulator[list[TaskRow]]
     ) -> None:
-        self.keyed, self.number = keyed, number
         self._segment, self._sink, self._batch, self._task = segment, sink, batch_number(), task_number()
         self._code = code = paths.code(self._batch)
+        if (later := later_code(paths.later, keyed.name, code)) is not None:
+            keyed = replace(keyed, alternates=later.alternates, choice=replace(keyed.choice, pick=later.pick))
+        self.keyed, self.number = keyed, number
         choice = keyed.choice
         self._otherwise = choice.pick.of(code) if choice.pick else 0
         self._table: Lookup | None = None

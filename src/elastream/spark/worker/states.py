@@ -47,6 +47,7 @@ class States:
         return None if all(field is None for field in fields) else tuple(fields)
 
     def _fitted(self, alternate: int, state: Any) -> State:
+        alternate = alternate if self._own else 0  # of one state, all alternates have the schema, later ones included
         schema = self._schemas[alternate]
         shown = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema)
         if isinstance(state, str | bytes | dict) or not hasattr(state, "__len__") or len(state) != len(schema):

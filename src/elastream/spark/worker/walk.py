@@ -3,7 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 
@@ -13,6 +13,7 @@ from pyspark import Accumulator, TaskContext, cloudpickle
 
 from elastream.dataflow.operators import Form, OnError
 from elastream.recording.paths import AnyPath
+from elastream.spark.worker.code import CodeInUse, later_code
 from elastream.spark.worker.composition import CompositionLog, Digit, code_in_offsets, freeze_imports
 from elastream.spark.worker.exits import Exit, ExitRows, exit_schema
 from elastream.spark.worker.left_out import LeaveOut, LeftOut, attempt_of
@@ -103,12 +104,14 @@ class WorkerPaths:
 
     Attributes:
         offsets: Checkpoint of a query with Elastream's sources.
+        later: Later versions of the operators' code.
     """
 
     offsets: AnyPath | None = None
     log: AnyPath | None = None
     tables: AnyPath | None = None
     left_out: AnyPath | None = None
+    later: CodeInUse | None = None
 
     def code(self, batch: int) -> int:
         if self.offsets is not None:
@@ -266,6 +269,20 @@ def _next(run: MeteredRunner, results: Iterator[Chunk]) -> Chunk | None:
     return chunk
 
 
+def with_later_code(walk: Walk, code_in_use: CodeInUse | None, code: int) -> Walk:
+    """Return `walk` with the alternates that run under `code`, if they are later than those of the start."""
+    later = {step.name: each for step in walk.steps if (each := later_code(code_in_use, step.name, code)) is not None}
+    if not later:
+        return walk
+    return replace(
+        walk,
+        steps=tuple(
+            step if (each := later.get(step.name)) is None else replace(step, alternates=each.alternates, pick=each.pick)
+            for step in walk.steps
+        ),
+    )
+
+
 def _live(routes: Sequence[Route], code: int) -> tuple[Route, ...]:
     return tuple(route for route in routes if route.choice is None or route.choice.of(code) == route.position)
 
@@ -324,7 +341,8 @@ def run_walk(
     started, begun = cpu_seconds(), time.time()
     foldings = tuple(map(Folding, walk.taps))
     left_out = LeftOut(paths.left_out, number, walk.lead, task, attempt_of(TaskContext.get()))
-    walker = Walker(walk, paths.code(number), paths.tables, foldings, left_out)
+    code = paths.code(number)
+    walker = Walker(with_later_code(walk, paths.later, code), code, paths.tables, foldings, left_out)
     leaving = ExitRows(walk.exits, walk.ordered, task)
     try:
         for batch in batches:
