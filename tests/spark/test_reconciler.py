@@ -15,6 +15,7 @@ from elastream.spark.jvm.executors import Executors, Location
 from elastream.spark.placement.allocation import InMemoryPlan
 from elastream.spark.placement.placing import MigrationLimits, Placing, Rings
 from elastream.spark.reconciler import CALM_S, HOST_STEP_S, STEP_S, ObservedLoad, Reconciler
+from elastream.spark.telemetry.state_files import MoveLoad
 from support.fake_clock import FakeClock
 from support.fake_provider import SMALL, FakeProvider
 from support.fake_session import FakeSession
@@ -62,6 +63,9 @@ class States:
 
     def idle(self):
         return False
+
+    def move_load(self, partition):
+        return MoveLoad()
 
     def load(self, places, *, keep):
         return None

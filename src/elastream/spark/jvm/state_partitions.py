@@ -26,6 +26,7 @@ from elastream.errors import EnvironmentProblem
 from elastream.spark.jvm.driver_side import DriverSide, Java, java_queries, java_session, jvm_of
 from elastream.spark.jvm.executors import Location
 from elastream.spark.jvm.releases import further_arguments
+from elastream.spark.telemetry.state_files import MoveLoad, move_load
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,6 +320,12 @@ class StatePartitions:
         if execution is None or stream is None or stateful_stages(self._driver, stream) is None:
             return None
         return {each: _opened(self._spark, execution, each.id)[1] for each in self._operators}
+
+    def move_load(self, partition: int) -> MoveLoad:
+        """Return what an executor loads to take `partition` over now."""
+        stores = [(each.id, store) for each in self._operators for store in each.stores]
+        root = self._state_root()
+        return MoveLoad() if root is None else move_load(root, partition, stores, self._version())
 
     def planned(self) -> int:
         """Return the number of the newest planned batch; -1 before the first."""
