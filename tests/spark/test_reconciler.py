@@ -15,7 +15,6 @@ from elastream.spark.jvm.executors import Executors, Location
 from elastream.spark.placement.allocation import InMemoryPlan
 from elastream.spark.placement.placing import MigrationLimits, Placing, Rings
 from elastream.spark.reconciler import CALM_S, HOST_STEP_S, STEP_S, ObservedLoad, Reconciler
-from elastream.spark.telemetry.state_files import MoveLoad
 from support.fake_clock import FakeClock
 from support.fake_provider import SMALL, FakeProvider
 from support.fake_session import FakeSession
@@ -64,8 +63,8 @@ class States:
     def idle(self):
         return False
 
-    def move_load(self, partition):
-        return MoveLoad()
+    def saved(self):
+        return None
 
     def load(self, places, *, keep):
         return None

@@ -26,7 +26,6 @@ from elastream.errors import EnvironmentProblem
 from elastream.spark.jvm.driver_side import DriverSide, Java, java_queries, java_session, jvm_of
 from elastream.spark.jvm.executors import Location
 from elastream.spark.jvm.releases import further_arguments
-from elastream.spark.telemetry.state_files import MoveLoad, move_load
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +265,14 @@ class Run(NamedTuple):
     runId: str
 
 
+class SavedState(NamedTuple):
+    """State in a checkpoint: its folder, its version, and each store's operator and name."""
+
+    root: str
+    version: int
+    stores: tuple[tuple[int, str], ...]
+
+
 class StatePartitions:
     """The state partitions of one run of a query: reads and sets their locations."""
 
@@ -321,11 +328,10 @@ class StatePartitions:
             return None
         return {each: _opened(self._spark, execution, each.id)[1] for each in self._operators}
 
-    def move_load(self, partition: int) -> MoveLoad:
-        """Return what an executor loads to take `partition` over now."""
-        stores = [(each.id, store) for each in self._operators for store in each.stores]
-        root = self._state_root()
-        return MoveLoad() if root is None else move_load(root, partition, stores, self._version())
+    def saved(self) -> SavedState | None:
+        """Return where the newest state is; None before the first batch."""
+        root, stores = self._state_root(), [(each.id, store) for each in self._operators for store in each.stores]
+        return None if root is None else SavedState(root, self._version(), tuple(stores))
 
     def planned(self) -> int:
         """Return the number of the newest planned batch; -1 before the first."""

@@ -24,7 +24,7 @@ from elastream.core.task_id import TaskId
 from elastream.spark.jvm.executors import Location
 from elastream.spark.jvm.state_partitions import StatePartitions
 from elastream.spark.placement.allocation import Allocation, AllocationStore, InMemoryPlan
-from elastream.spark.telemetry.state_files import MoveLoad
+from elastream.spark.telemetry.state_files import MoveLoad, move_load
 
 log = logging.getLogger(__name__)
 
@@ -179,7 +179,9 @@ class Placing:
         states = self.states.get(task.operator)
         if states is None:
             return MoveLoad()
-        return MoveLoad(0.0) if host and host in self.replica_hosts().get(task, ()) else states.move_load(task.index)
+        return (
+            MoveLoad(0.0) if host and host in self.replica_hosts().get(task, ()) else move_load(states.saved(), task.index)
+        )
 
     def pin(self, hosts: Mapping[TaskId, str], why: str = "") -> None:
         """Plan tasks where they are, as one version of the plan."""

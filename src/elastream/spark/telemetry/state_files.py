@@ -11,7 +11,7 @@ import os
 import re
 import time
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -23,7 +23,7 @@ from elastream.core.frames import Floats, known_sum
 from elastream.core.wording import counted
 
 if TYPE_CHECKING:
-    from elastream.spark.jvm.state_partitions import StatefulStage
+    from elastream.spark.jvm.state_partitions import SavedState, StatefulStage
 
 # Name of such a file; format 2 of checkpoints appends a commit id to the version.
 STATE_FILE_NAME = re.compile(r"(\d+)(?:_[\w-]+)?\.(delta|changelog|snapshot|zip)")
@@ -168,11 +168,10 @@ class MoveLoad(NamedTuple):
         return f"it loads {self.megabytes:.3g} MB of state{changes}"
 
 
-def move_load(root: str, partition: int, stores: Iterable[tuple[int, str]], version: int) -> MoveLoad:
-    """Return the load of a state partition at `version`. stores: operator and name of each; root: of their state."""
-    if (local := _local(root)) is None:
+def move_load(saved: "SavedState | None", partition: int) -> MoveLoad:
+    if saved is None or (local := _local(saved.root)) is None:
         return MoveLoad()
-    opened = [files_of(_store_folder(local, operator, partition, store), version) for operator, store in stores]
+    opened = [files_of(_store_folder(local, at, partition, store), saved.version) for at, store in saved.stores]
     size = math.fsum(file_size(path) for each in opened for path in (each.snapshot, *each.changes) if path)
     return MoveLoad(size / MEGABYTE if any(each.snapshot or each.changes for each in opened) else NAN,
                     max((len(each.changes) for each in opened), default=0))  # fmt: skip

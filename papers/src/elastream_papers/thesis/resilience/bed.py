@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -229,6 +229,13 @@ class Bed:
         self._run = self.query.runId
         self.begin()
 
+    def again(self) -> None:
+        """Start the job anew, without state."""
+        self.query.stop()
+        self._jobs += 1
+        self.query = self.job.start(self.plant.spark, self.checkpoint)
+        self._run = self.query.runId
+
     def begin(self) -> None:
         """Wait until the state is filled and even."""
         self.filled()
@@ -348,10 +355,11 @@ def bed(
     settings: Mapping[str, str] | None = None,
     steady: int = STEADY,
     cores: float = HOST.cores,
+    **local: Any,
 ) -> Iterator[Bed]:
     """Run `job` on `hosts` hosts with equal state partitions, its state filled.
 
-    zones: fault zones of equal size. cores: of each host.
+    zones: fault zones of equal size. cores: of each host. local: of `Local`.
     """
     types = [
         replace(HOST, cores=cores, name=f"{HOST.name}-{number}", zone=f"zone {number}") for number in range(1, zones + 1)
@@ -362,7 +370,7 @@ def bed(
             lambda spark: started.append(job.start(spark, checkpoint_in(root, 0))),
             RunDirectory.create(root / "runs", "recovery"),
             RunSettings(
-                cloud=Local(host_types=types, max_hosts=2 * hosts, min_hosts=hosts // zones),
+                cloud=Local(host_types=types, max_hosts=2 * hosts, min_hosts=hosts // zones, **local),
                 state_partitions=job.partitions,
                 state_store=state_store,
                 replicas=replicas,

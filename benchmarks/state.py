@@ -1,0 +1,146 @@
+"""Moves, first batches and notices of hosts with state. 25 minutes.
+
+`heap` and `rocksdb`: bytes that a move loads, predicted over read. Partitions move to a host without state, and back; what
+its executor read is what Hadoop's file system counted there. `first`: state by executor after a query's first batch.
+`notice`: the longest batch around the loss of a host.
+"""
+
+import math
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from _common import Report, main_of_parts, progress
+
+from elastream.core.action import MoveTask
+from elastream.core.metrics import Metric
+from elastream.settings import StateStore
+from elastream_papers.thesis.resilience.bed import Bed, bed
+from elastream_papers.thesis.resilience.job import Job
+
+HOSTS, MOVES, QUICK_MOVES = 3, 6, 2
+JOB = Job(keys=400_000, rows=20_000, pace=4.0)
+NOTICE = Job(keys=600_000, rows=10_000, pace=2.0)
+FIRST_HOSTS, ROUNDS = 4, 5
+NOTICES, NOTICE_S = 2, 30.0
+TOLERANCE, BAR, SPREAD_BAR, NOTICE_BAR = 0.25, 0.9, 1.3, 1.2
+# Seconds between the figures that an executor writes.
+PERIOD = 1
+
+
+def counted(folder: Path) -> dict[str, str]:
+    """Return the settings by which executors write what their file systems read."""
+    sink = "spark.metrics.conf.executor.sink.csv"
+    return {
+        f"{sink}.class": "org.apache.spark.metrics.sink.CsvSink",
+        f"{sink}.directory": str(folder),
+        f"{sink}.period": str(PERIOD),
+        f"{sink}.unit": "seconds",
+    }
+
+
+def read_by(folder: Path, executor: str) -> float:
+    """Return the MB that `executor` has read by now."""
+    time.sleep(2 * PERIOD)
+    (file,) = folder.glob(f"*.{executor}.executor.filesystem.file.read_bytes.csv")
+    return float(file.read_text().split()[-1].split(",")[1]) / 1e6
+
+
+def moved(made: Bed, folder: Path, number: int, empty: str) -> dict[str, Any]:
+    """Move a partition to the host without state, and back; return what the first move loaded."""
+    placing = made.plant.placing
+    task = sorted(placing.tasks)[number % len(placing.tasks)]
+    home = made.plant.reconciler.locations()[task]
+    executor = next(each for each, host in made.plant.hosts.host_of().items() if host == empty)
+    before, so_far = read_by(folder, executor), len(placing.landed)
+    outcome = made.plant.apply(MoveTask(task, empty))
+    made.until(lambda seen: len(placing.landed) > so_far)
+    predicted, read = placing.landed[-1].megabytes, read_by(folder, executor) - before
+    made.plant.apply(MoveTask(task, home))
+    made.until(lambda seen: len(placing.landed) > so_far + 1)
+    made.more(3)  # the store that was left is closed
+    return {"predicted": predicted, "read": read, "ratio": predicted / read if read else math.nan, "said": outcome.reason}
+
+
+def measured(store: StateStore, moves: int) -> list[dict[str, Any]]:
+    found = []
+    with tempfile.TemporaryDirectory(prefix="moves-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        with bed(JOB, HOSTS, state_store=store, settings=counted(folder), steady=3) as made:
+            *others, empty = made.plant.hosts.usable
+            for number, task in enumerate(sorted(made.plant.placing.tasks)):
+                made.plant.apply(MoveTask(task, others[number % len(others)]))
+            made.settled()
+            for number in range(moves):
+                found.append(moved(made, folder, number, empty))
+                progress(f"{store}: {found[-1]}")
+    return found
+
+
+def moves(store: StateStore, report: Report, quick: bool) -> None:
+    found = measured(store, QUICK_MOVES if quick else MOVES)
+    near = [abs(each["ratio"] - 1) <= TOLERANCE for each in found]
+    report.figures[f"moves, {store}"] = found
+    report.at_least(f"{store}: share of {len(near)} moves predicted within {TOLERANCE:.0%}", statistics.mean(near), BAR)
+
+
+def first(report: Report, quick: bool) -> None:
+    """Measure the state by executor after the first batch of a new query."""
+    ratios = []
+    with bed(JOB, FIRST_HOSTS, cores=0.5, steady=1) as made:
+        for _ in range(1 if quick else ROUNDS):
+            made.again()
+            seen = made.until(lambda seen: made.newest() >= 0 and len(seen.tasks) == JOB.partitions)
+            sizes = seen.tasks.column(Metric.STATE_SIZE)
+            by_host = np.bincount(seen.tasks.host, sizes, len(seen.hosts))
+            ratios.append(float(by_host.max() / by_host.sum() * FIRST_HOSTS))
+            progress(f"MB by executor after the first batch: {by_host.round(3).tolist()}")
+    report.figures["first batch: largest over mean"] = ratios
+    report.at_most("first batch on 4 executors: largest over mean bytes, worst of queries", max(ratios), SPREAD_BAR)
+
+
+def taken(made: Bed, file: Path | None, host: str) -> float:
+    """Kill `host`, NOTICE_S after a notice in `file`; return the longest batch over the median before."""
+    median, began = made.normal(20), time.time()
+    state = math.fsum(made.plant.observe().operators.column(Metric.STATE_HEAP))
+    if file is not None:
+        file.write_text(datetime.fromtimestamp(began + NOTICE_S, UTC).isoformat())
+        made.until(lambda seen: time.time() >= began + NOTICE_S - 1)
+        time.sleep(max(0.0, began + NOTICE_S - time.time()))
+    if host in made.plant.hosts.active:
+        made.kill(host)
+    made.more(5)
+    longest = max(end - start for start, end in made.batches() if end > began)
+    progress(f"{'notice' if file else 'none'}: {state:.0f} MB of state, median {median:.2f} s, longest {longest:.2f} s")
+    return longest / median
+
+
+def notice(report: Report, quick: bool) -> None:
+    """Measure the longest batch around the loss of a host, with a notice and without."""
+    longest: dict[bool, list[float]] = {True: [], False: []}
+    with tempfile.TemporaryDirectory(prefix="notices-") as name, bed(NOTICE, 3, notices=f"{name}/{{host}}") as made:
+        for number in range(2 if quick else 2 * NOTICES):
+            made.more(5)
+            host, tells = made.plant.hosts.usable[-1], number % 2 == 0
+            longest[tells].append(taken(made, Path(name, host) if tells else None, host))
+            made.whole(3)
+            made.spread()
+    report.figures["longest batch over median, with notice; without"] = [longest[True], longest[False]]
+    report.median_at_most("longest batch over median, host killed after a notice of 30 s", longest[True], NOTICE_BAR)
+
+
+PARTS: Mapping[str, Callable[[Report, bool], None]] = {
+    "heap": partial(moves, "memory"),
+    "rocksdb": partial(moves, "disk"),
+    "first": first,
+    "notice": notice,
+}
+
+if __name__ == "__main__":
+    main_of_parts("state", __doc__, PARTS)
