@@ -61,11 +61,18 @@ def moved(made: Bed, folder: Path, number: int, empty: str) -> dict[str, Any]:
     before, so_far = read_by(folder, executor), len(placing.landed)
     outcome = made.plant.apply(MoveTask(task, empty))
     made.until(lambda seen: len(placing.landed) > so_far)
-    predicted, read = placing.landed[-1].megabytes, read_by(folder, executor) - before
+    move = placing.landed[-1]
+    predicted, read = move.megabytes, read_by(folder, executor) - before
     made.plant.apply(MoveTask(task, home))
     made.until(lambda seen: len(placing.landed) > so_far + 1)
     made.more(3)  # the store that was left is closed
-    return {"predicted": predicted, "read": read, "ratio": predicted / read if read else math.nan, "said": outcome.reason}
+    return {
+        "predicted": predicted,
+        "read": read,
+        "ratio": predicted / read if read else math.nan,
+        "reports": move.flips,
+        "said": outcome.reason,
+    }
 
 
 def measured(store: StateStore, moves: int) -> list[dict[str, Any]]:

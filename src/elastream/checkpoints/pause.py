@@ -1,10 +1,9 @@
-"""Predicted pause of a repartition, by earlier ones on this machine and by how fast its state was read just now.
+"""Predicted pause of a repartition, by earlier ones on this machine and by the time that reading its state took."""
 
-    reading   = a * partitions + b * megabytes           a and b by all readings before
-    rewriting = c * (reading the old + reading the new)   c is the median of the repartitions before
-
-All is scaled by the reading just now over the one that a and b give.
-"""
+#   reading   = a * partitions + b * megabytes            a and b by all readings before
+#   rewriting = c * (reading the old + reading the new)   c is the median of the repartitions before
+#
+# All is scaled by the reading just now over the one that a and b give.
 
 import contextlib
 import json
@@ -64,7 +63,7 @@ def _fitted(sizes: Floats, seconds: Floats) -> Floats:
 
 
 def read_timings(file: Path) -> Sequence[Timing]:
-    """Return the newest repartitions in `file`; none if it is missing, and without lines that cannot be read."""
+    """Return the newest repartitions in `file`, without lines that cannot be read."""
     timings = []
     with contextlib.suppress(OSError):
         for line in file.read_text(encoding="utf-8").splitlines():
@@ -76,7 +75,7 @@ def read_timings(file: Path) -> Sequence[Timing]:
 
 
 def add_timing(file: Path, timing: Timing) -> None:
-    """Add a repartition to `file`. Without a folder or space, later pauses are predicted without it."""
+    """Add a repartition to `file`, if it can be written."""
     with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         lines = [json.dumps(asdict(each)) for each in (*read_timings(file), timing)]

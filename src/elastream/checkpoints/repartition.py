@@ -1,17 +1,18 @@
 """Changes the number of state partitions of a stopped query, whole or not at all.
 
-Spark (4.2 and later, RocksDB) writes the repartitioned state as a batch without records. Here it does so in a copy of the
-checkpoint, whose large files are hard links. Only a copy whose rows equal those before takes the checkpoint's place, in one
-step of the kernel. So whenever this is killed, the checkpoint has the old width or the new one:
-
-    step          checkpoint   if killed here               left behind
-    read          old width    nothing happened             nothing
-    copied        old width    nothing happened             the copy, removed by the next attempt
-    repartitioned old width    nothing happened             the copy
-    compared      old width    nothing happened             the copy
-    exchanged     new width    done                         the checkpoint before, under the copy's name, until the next
-    renamed       new width    done                         the checkpoint before, as FOLDER.WIDTH-partitions
+Spark (4.2 and later, RocksDB) writes the repartitioned state as a batch without records, here in a copy of the checkpoint
+whose large files are hard links. Only a copy with equal rows takes the checkpoint's place, in one step of the kernel.
 """
+
+# Steps:
+#
+#   step          checkpoint   if killed here      left behind
+#   read          old width    nothing happened    nothing
+#   copied        old width    nothing happened    the copy, removed by the next attempt
+#   repartitioned old width    nothing happened    the copy
+#   compared      old width    nothing happened    the copy
+#   exchanged     new width    done                the checkpoint before, under the copy's name, until the next
+#   renamed       new width    done                the checkpoint before, as FOLDER.WIDTH-partitions
 
 import ctypes
 import os
@@ -49,7 +50,7 @@ class Repartitioned:
     Attributes:
         rows: Rows of state, equal before and after.
         seconds: From the first reading to the exchange.
-        predicted: Of `seconds`, before the copy; NaN without an earlier repartition on this machine.
+        predicted: Of `seconds`; NaN without an earlier repartition.
     """
 
     before: Path
@@ -90,12 +91,11 @@ def repartition(
 
     Args:
         folder: The query's checkpoint, on a local file system.
-        skip_open_batch: Leave out a newest batch that is not committed. Its records come again in the next batch, under
-            another number, so a sink that had them already must tolerate that.
+        skip_open_batch: Leave out a newest batch that is not committed; its records come again in the next batch.
 
     Raises:
         InputError: The checkpoint cannot be repartitioned, or was written meanwhile.
-        EnvironmentProblem: This Spark or this file system cannot do it. The checkpoint is as before.
+        EnvironmentProblem: This Spark or this file system cannot do it.
     """
     if release_of(spark.version) < SINCE:
         needed = ".".join(map(str, SINCE))

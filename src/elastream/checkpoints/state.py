@@ -35,10 +35,10 @@ class PartitionState:
     """State of one partition of an operator.
 
     Attributes:
-        bytes: Of the newest snapshot and of the changes since then; NaN if a file cannot be read.
-        rows: Of the newest snapshot; NaN where the store does not tell.
-        logs: Files of changes since the newest snapshot. Loading reads all of them.
-        snapshot_age: Seconds since the newest snapshot was written; NaN without one.
+        bytes: Of the newest snapshot and the changes since; NaN if a file cannot be read.
+        rows: Of the newest snapshot; NaN if unknown.
+        logs: Files of changes since the newest snapshot.
+        snapshot_age: Seconds since the newest snapshot; NaN without one.
     """
 
     bytes: float

@@ -1,8 +1,7 @@
 """The hosts of a plant on Spark, leased or found in the session, and their lifecycle.
 
-A releasing host is fenced (gets no task) once it holds none, or after a timeout; GRACE_BATCHES later its provider ends it,
-because nothing that it wrote is needed any more. One thread calls `look` (reads) and `step` (acts). All other methods are
-cheap and thread-safe.
+A releasing host is fenced (gets no task) once it holds none, or after a timeout; GRACE_BATCHES later, when nothing that it
+wrote is needed, its provider ends it. One thread calls `look` and `step`; other methods are cheap and thread-safe.
 """
 
 import contextlib

@@ -1,10 +1,9 @@
 """State partitions of a running query: its stateful operators, moves between executors, and loading state ahead.
 
-Operators without a shuffle between them move together: one `StatefulStage`, one operator to policies.
+Operators without a shuffle between them move together, as one `StatefulStage`.
 
-Spark's state store coordinator schedules a partition's task where it was loaded last. Reporting another executor between
-batches makes the next batch run there, with state loaded from the checkpoint. A running batch may overwrite the report, so
-move right after a batch ends, check, repeat.
+Spark's coordinator schedules a partition's task where it was loaded last. A report of another executor between batches
+makes the next one run there, with state from the checkpoint. A running batch may overwrite it: check, repeat.
 """
 
 import contextlib
