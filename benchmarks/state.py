@@ -2,7 +2,7 @@
 
 `heap` and `rocksdb`: bytes that a move loads, predicted over read. Partitions move to a host without state, and back; what
 its executor read is what Hadoop's file system counted there. `first`: state by executor after a query's first batch.
-`notice`: the longest batch around the loss of a host.
+`notice`: the longest batch around the loss of a host. `shrink`: executors killed while hosts go until state would not fit.
 """
 
 import math
@@ -10,6 +10,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -18,18 +19,25 @@ from typing import Any
 import numpy as np
 from _common import Report, main_of_parts, progress
 
-from elastream.core.action import MoveTask
+from elastream.control.arbitration import arbitrate
+from elastream.core.action import DrainHost, MoveTask
+from elastream.core.decision import Proposal
+from elastream.core.hosts import HostState
+from elastream.core.memory import memory_uses
 from elastream.core.metrics import Metric
+from elastream.core.observation import Observation
 from elastream.settings import StateStore
-from elastream_papers.thesis.resilience.bed import Bed, bed
+from elastream_papers.thesis.resilience.bed import HOST, Bed, bed
 from elastream_papers.thesis.resilience.job import Job
 
 HOSTS, MOVES, QUICK_MOVES = 3, 6, 2
 JOB = Job(keys=400_000, rows=20_000, pace=4.0)
 NOTICE = Job(keys=600_000, rows=10_000, pace=2.0)
-FIRST_HOSTS, ROUNDS = 4, 5
+FIRST_HOSTS, FIRST_PARTITIONS, ROUNDS = 4, (8, 64), 5
 NOTICES, NOTICE_S = 2, 30.0
-TOLERANCE, BAR, SPREAD_BAR, NOTICE_BAR = 0.25, 0.9, 1.3, 1.2
+FULL, FULL_MB = Job(keys=1_600_000, rows=100_000, pace=2.0, partitions=16), 700.0
+SHRINKINGS, QUICK_SHRINKINGS = 200, 10
+TOLERANCE, BAR, SPREAD_BAR, NOTICE_BAR, HOSTS_BAR = 0.25, 0.9, 1.3, 1.2, 1.1
 # Seconds between the figures that an executor writes.
 PERIOD = 1
 
@@ -99,17 +107,63 @@ def moves(store: StateStore, report: Report, quick: bool) -> None:
 
 def first(report: Report, quick: bool) -> None:
     """Measure the state by executor after the first batch of a new query."""
-    ratios = []
-    with bed(JOB, FIRST_HOSTS, cores=0.5, steady=1) as made:
-        for _ in range(1 if quick else ROUNDS):
-            made.again()
-            seen = made.until(lambda seen: made.newest() >= 0 and len(seen.tasks) == JOB.partitions)
+    ratios: dict[int, list[float]] = {count: [] for count in FIRST_PARTITIONS}
+    with bed(JOB, FIRST_HOSTS, host=replace(HOST, cores=0.5), steady=1) as made:
+        for count in FIRST_PARTITIONS * (1 if quick else ROUNDS):
+            made.start(replace(JOB, partitions=count))
+            seen = made.until(lambda seen: made.newest() >= 0 and len(seen.tasks) == made.job.partitions)
             sizes = seen.tasks.column(Metric.STATE_SIZE)
             by_host = np.bincount(seen.tasks.host, sizes, len(seen.hosts))
-            ratios.append(float(by_host.max() / by_host.sum() * FIRST_HOSTS))
-            progress(f"MB by executor after the first batch: {by_host.round(3).tolist()}")
-    report.figures["first batch: largest over mean"] = ratios
-    report.at_most("first batch on 4 executors: largest over mean bytes, worst of queries", max(ratios), SPREAD_BAR)
+            ratios[count].append(float(by_host.max() / by_host.sum() * FIRST_HOSTS))
+            progress(f"{count} partitions, MB by executor after the first batch: {by_host.round(3).tolist()}")
+    report.figures["first batch: largest over mean, by partitions"] = ratios
+    for count, each in ratios.items():
+        what = f"first batch of {count} partitions on {FIRST_HOSTS} executors: largest over mean bytes"
+        report.at_most(f"{what}, worst of {len(each)}", max(each), SPREAD_BAR)
+
+
+def shrunk(made: Bed) -> tuple[int, str]:
+    """Drain and release hosts until arbitration refuses or one is left; return how many are, and the refusal."""
+    plant = made.plant
+    while len(plant.hosts.usable) > 1:
+        seen = plant.observe()
+        host = seen.usable[-1]
+        (proposal,) = arbitrate([Proposal(DrainHost(host), "benchmark")], seen)
+        if proposal.refused:
+            return len(seen.usable), proposal.refused
+        plant.apply(DrainHost(host))
+        made.until(lambda seen, host=host: host not in plant.reconciler.locations().values())  # type: ignore[misc]
+        made.release(host)
+        made.more(2)
+    return 1, ""
+
+
+def fewest(seen: Observation) -> int:
+    """Return the hosts whose memory, reserve left free, holds the state and what each of them uses besides."""
+    (use,) = memory_uses(seen)
+    own = use.used - np.bincount(seen.tasks.host, use.tasks, len(seen.hosts))
+    return math.ceil(use.total / float(np.mean(use.most - own)))
+
+
+def shrink(report: Report, quick: bool) -> None:
+    """Give hosts back again and again while their heaps are too small for the state to fit on one."""
+    left, least, kills = [], [], 0
+    with bed(FULL, FIRST_HOSTS, host=replace(HOST, cores=0.5, memory=FULL_MB), steady=1) as made:
+        for number in range(QUICK_SHRINKINGS if quick else SHRINKINGS):
+            seen = made.plant.observe()
+            executors = set(made.plant.hosts.host_of())
+            hosts, refused = shrunk(made)
+            gone = executors - set(made.plant.hosts.host_of())
+            lost = sum(each.state is HostState.LOST for each in made.plant.hosts.leases.values())
+            kills = max(lost, len(gone) - (FIRST_HOSTS - hosts))
+            left.append(hosts)
+            least.append(fewest(seen))
+            progress(f"{number + 1}: {hosts} hosts left, {least[-1]} at least; {kills} killed; {refused}")
+            made.whole(FIRST_HOSTS)
+            made.spread()
+    report.figures["hosts left; hosts that hold the state"] = [left, least]
+    report.at_most(f"executors killed in {len(left)} shrinkings", kills, 0)
+    report.at_most("hosts left over the fewest that hold the state, mean", sum(left) / sum(least), HOSTS_BAR)
 
 
 def taken(made: Bed, file: Path | None, host: str) -> float:
@@ -147,6 +201,7 @@ PARTS: Mapping[str, Callable[[Report, bool], None]] = {
     "rocksdb": partial(moves, "disk"),
     "first": first,
     "notice": notice,
+    "shrink": shrink,
 }
 
 if __name__ == "__main__":

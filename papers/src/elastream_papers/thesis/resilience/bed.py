@@ -222,18 +222,15 @@ class Bed:
 
     def run(self, job: Job, start: "Start" = Job.start) -> None:
         """Replace the query with `job` on the same hosts; wait until its state is even."""
+        self.start(job, start)
+        self.begin()
+
+    def start(self, job: Job, start: "Start" = Job.start) -> None:
+        """Replace the query with `job`, without state."""
         self.query.stop()
         self.job, self._jobs = job, self._jobs + 1
         self.plant.spark.conf.set("spark.sql.shuffle.partitions", str(job.partitions))
         self.query = start(job, self.plant.spark, self.checkpoint)
-        self._run = self.query.runId
-        self.begin()
-
-    def again(self) -> None:
-        """Start the job anew, without state."""
-        self.query.stop()
-        self._jobs += 1
-        self.query = self.job.start(self.plant.spark, self.checkpoint)
         self._run = self.query.runId
 
     def begin(self) -> None:
@@ -354,16 +351,14 @@ def bed(
     state_store: StateStore = "memory",
     settings: Mapping[str, str] | None = None,
     steady: int = STEADY,
-    cores: float = HOST.cores,
+    host: HostType = HOST,
     **local: Any,
 ) -> Iterator[Bed]:
     """Run `job` on `hosts` hosts with equal state partitions, its state filled.
 
-    zones: fault zones of equal size. cores: of each host. local: of `Local`.
+    zones: fault zones of equal size. host: each one, but for its zone. local: of `Local`.
     """
-    types = [
-        replace(HOST, cores=cores, name=f"{HOST.name}-{number}", zone=f"zone {number}") for number in range(1, zones + 1)
-    ]
+    types = [replace(host, name=f"{host.name}-{number}", zone=f"zone {number}") for number in range(1, zones + 1)]
     with tempfile.TemporaryDirectory(prefix="recovery-", ignore_cleanup_errors=True) as folder:
         root, started = Path(folder), list[StreamingQuery]()
         plant = start_beside(
