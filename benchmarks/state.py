@@ -169,7 +169,7 @@ def shrink(report: Report, quick: bool) -> None:
 def taken(made: Bed, file: Path | None, host: str) -> float:
     """Kill `host`, NOTICE_S after a notice in `file`; return the longest batch over the median before."""
     median, began = made.normal(20), time.time()
-    state = math.fsum(made.plant.observe().operators.column(Metric.STATE_HEAP))
+    state = float(np.nansum(made.plant.observe().operators.column(Metric.STATE_HEAP)))
     if file is not None:
         file.write_text(datetime.fromtimestamp(began + NOTICE_S, UTC).isoformat())
         made.until(lambda seen: time.time() >= began + NOTICE_S - 1)
