@@ -7,7 +7,6 @@ whose large files are hard links. Only a copy with equal rows takes the checkpoi
 # Steps:
 #
 #   step          checkpoint   if killed here      left behind
-#   read          old width    nothing happened    nothing
 #   copied        old width    nothing happened    the copy, removed by the next attempt
 #   repartitioned old width    nothing happened    the copy
 #   compared      old width    nothing happened    the copy
@@ -18,14 +17,15 @@ import ctypes
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-from elastream.checkpoints.pause import Timing, add_timing, predicted_pause, read_timings
+from elastream.checkpoints.pause import Pause, add_pause, predicted_pause, read_pauses
 from elastream.checkpoints.state import CheckpointState, checkpoint_state
 from elastream.clouds.local.java import cache_folder
+from elastream.core.wording import counted
 from elastream.errors import EnvironmentProblem, InputError, first_line
 from elastream.spark.jvm.releases import release_of
 
@@ -37,10 +37,9 @@ SINCE = (4, 2)
 MOST_PARTITIONS = 10_000
 # Seconds without a new batch before a query counts as stopped.
 QUIET_S = 10.0
-Digests: TypeAlias = Mapping[tuple[int, str], tuple[int, Any]]
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 SUFFIX = ".repartitioning"
-TIMINGS = "repartitions.jsonl"  # of this machine, in the cache folder
+PAUSES = "repartitions.jsonl"  # on this machine, in the cache folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ class Repartitioned:
 
     Attributes:
         rows: Rows of state, equal before and after.
-        seconds: From the first reading to the exchange.
+        seconds: From the copy to the exchange.
         predicted: Of `seconds`; NaN without an earlier repartition.
     """
 
@@ -103,19 +102,17 @@ def repartition(
     folder = folder.resolve()
     state = checkpoint_state(folder)
     check_repartition(state, partitions, skip_open_batch=skip_open_batch)
-    began, timings = time.monotonic(), cache_folder() / TIMINGS
+    began = time.monotonic()
     copy = folder.with_name(folder.name + SUFFIX)
     before = folder.with_name(f"{folder.name}.{state.width}-partitions")
     if before.exists():
         raise InputError(f"{before} exists: remove or rename this earlier checkpoint first")
-    megabytes = sum(each.bytes for each in state.operators) / 1e6
-    say("reading the rows")
-    old = _digests(spark, state, folder, state.committed)
-    reading = time.monotonic() - began
-    predicted = predicted_pause(read_timings(timings), state.width, partitions, megabytes, reading)
+    megabytes, widths = sum(each.bytes for each in state.operators) / 1e6, state.width + partitions
+    earlier = read_pauses(cache_folder() / PAUSES)
+    predicted = predicted_pause(earlier, widths, megabytes)
     say(
-        f"the pause is about {predicted:.0f} s, by earlier repartitions on this machine"
-        if predicted == predicted
+        f"the pause is about {predicted:.0f} s, by {counted(len(earlier), 'earlier repartition')} on this machine"
+        if earlier
         else "the pause is unknown: no repartition was measured on this machine yet"
     )
     say(f"copying the checkpoint ({megabytes:.1f} MB of state, as links)")
@@ -128,9 +125,7 @@ def repartition(
         except Exception as error:
             raise EnvironmentProblem(f"Spark does not repartition {folder}: {first_line(error)}") from error
         say("comparing the rows")
-        rewritten = time.monotonic()
-        rows = _compare(state, old, _digests(spark, state, copy, state.batch + 1))
-        compared = time.monotonic()
+        rows = _compare(spark, state, copy)
         if checkpoint_state(folder).batch != state.batch:
             raise InputError(f"{folder} was written meanwhile: stop the query first")
         _exchange(folder, copy)
@@ -138,9 +133,9 @@ def repartition(
         shutil.rmtree(copy, ignore_errors=True)
         raise
     copy.rename(before)
-    steps = reading, rewritten - began - reading, compared - rewritten
-    add_timing(timings, Timing(state.width, partitions, megabytes, *steps))
-    return Repartitioned(before, state.width, partitions, rows, time.monotonic() - began, predicted)
+    seconds = time.monotonic() - began
+    add_pause(cache_folder() / PAUSES, Pause(widths, megabytes, seconds))
+    return Repartitioned(before, state.width, partitions, rows, seconds, predicted)
 
 
 def _link(source: str, target: str) -> None:
@@ -150,38 +145,32 @@ def _link(source: str, target: str) -> None:
         shutil.copy2(source, target)
 
 
-def _compare(state: CheckpointState, old: Digests, new: Digests) -> int:
+def _compare(spark: "SparkSession", state: CheckpointState, copy: Path) -> int:
     """Return the number of rows in all operators. Raises EnvironmentProblem if rows changed."""
-    names = {each.number: each.name for each in state.operators}
-    for (operator, store), before in old.items():
-        after = new[operator, store]
-        if before != after:
-            counts = f"{before[0]:,} rows before, {after[0]:,} after"
-            raise EnvironmentProblem(f"the repartition of {names[operator]} is not exact ({counts}): nothing is changed")
-    return sum(rows for rows, _ in new.values())
+    total = 0
+    for each in state.operators:
+        for store in _stores(spark, copy, each.number):
+            old = _digest(spark, copy, each.number, store, state.committed)
+            new = _digest(spark, copy, each.number, store, state.batch + 1)
+            if old != new:
+                counts = f"{old[0]:,} rows before, {new[0]:,} after"
+                raise EnvironmentProblem(f"the repartition of {each.name} is not exact ({counts}): nothing is changed")
+            total += new[0]
+    return total
 
 
-def _digests(spark: "SparkSession", state: CheckpointState, folder: Path, batch: int) -> Digests:
-    """Return the digest of each operator's stores after a batch, by its number and the store's name."""
-    return {
-        (each.number, store): _digest(spark, folder, each.number, store, batch)
-        for each in state.operators
-        for store in _stores(spark, folder, each.number)
-    }
-
-
-def _stores(spark: "SparkSession", folder: Path, operator: int) -> list[str]:
-    frame = spark.read.format("state-metadata").load(str(folder)).where(f"operatorId = {operator}")
+def _stores(spark: "SparkSession", copy: Path, operator: int) -> list[str]:
+    frame = spark.read.format("state-metadata").load(str(copy)).where(f"operatorId = {operator}")
     return [str(row[0]) for row in frame.select("stateStoreName").distinct().collect()]
 
 
-def _digest(spark: "SparkSession", folder: Path, operator: int, store: str, batch: int) -> tuple[int, Any]:
+def _digest(spark: "SparkSession", copy: Path, operator: int, store: str, batch: int) -> tuple[int, Any]:
     """Return the rows of a store after a batch, and a sum over them that no order changes.
 
     The option is the one by which Spark's own repartition reads: all column families, as bytes.
     """
     reader = spark.read.format("statestore").option("batchId", batch).option("operatorId", operator)
-    frame = reader.option("storeName", store).option("_readAllColumnFamilies", "true").load(str(folder))
+    frame = reader.option("storeName", store).option("_readAllColumnFamilies", "true").load(str(copy))
     columns = ", ".join(each for each in frame.columns if each not in ("partition_id", "partition_key"))
     row = frame.selectExpr("count(*)", f"sum(cast(xxhash64({columns}) as decimal(38, 0)))").collect()[0]
     return int(row[0]), row[1]
