@@ -7,13 +7,16 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 # Newest repartitions that count.
 MOST = 30
-# Relative errors below this are rounding: equal fits.
+# Squared relative errors that differ by less are equal.
 EQUAL = 1e-6
+# Most of the longest over the shortest pause that are said as one.
+SURE = 1.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +28,24 @@ class Pause:
     seconds: float
 
 
-def predicted_pause(earlier: Sequence[Pause], partitions: int, megabytes: float) -> float:
-    """Return the predicted seconds; NaN without `earlier`. Of equally good fits the longest pause counts."""
+class Prediction(NamedTuple):
+    """Shortest and longest pause (seconds) by equally good fits; NaN if unknown."""
+
+    shortest: float = math.nan
+    longest: float = math.nan
+
+    @property
+    def text(self) -> str:
+        if math.isnan(self.shortest):
+            return "unknown"
+        sure = self.longest <= SURE * self.shortest
+        return f"about {self.longest:.0f} s" if sure else f"{self.shortest:.0f} to {self.longest:.0f} s"
+
+
+def predicted_pause(earlier: Sequence[Pause], partitions: int, megabytes: float) -> Prediction:
     # Seconds are a constant, a part for each partition and one for each MB; none is negative, none is more than is known.
     if not earlier:
-        return math.nan
+        return Prediction()
     rows = np.array([(1.0, each.partitions, each.megabytes) for each in earlier])
     rows /= np.array([[each.seconds] for each in earlier])
     fits = []
@@ -38,8 +54,10 @@ def predicted_pause(earlier: Sequence[Pause], partitions: int, megabytes: float)
             rates = np.linalg.lstsq(rows[:, columns], np.ones(len(rows)), rcond=None)[0]
             if (rates >= 0).all():
                 error = float(((rows[:, columns] @ rates - 1) ** 2).sum())
-                fits.append((max(error, EQUAL), -float(np.array((1.0, partitions, megabytes))[columns] @ rates)))
-    return -min(fits)[1]
+                fits.append((error, float(np.array((1.0, partitions, megabytes))[columns] @ rates)))
+    best = min(fits)[0]
+    equal = [seconds for error, seconds in fits if error <= best + EQUAL]
+    return Prediction(min(equal), max(equal))
 
 
 def read_pauses(file: Path) -> Sequence[Pause]:

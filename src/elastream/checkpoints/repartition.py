@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elastream.checkpoints.pause import Pause, add_pause, predicted_pause, read_pauses
+from elastream.checkpoints.pause import Pause, Prediction, add_pause, predicted_pause, read_pauses
 from elastream.checkpoints.state import CheckpointState, checkpoint_state
 from elastream.clouds.local.java import cache_folder
 from elastream.core.wording import counted
@@ -49,7 +49,7 @@ class Repartitioned:
     Attributes:
         rows: Rows of state, equal before and after.
         seconds: From the copy to the exchange.
-        predicted: Of `seconds`; NaN without an earlier repartition.
+        predicted: Of `seconds`, before the copy.
     """
 
     before: Path
@@ -57,7 +57,7 @@ class Repartitioned:
     new: int
     rows: int
     seconds: float
-    predicted: float
+    predicted: Prediction
 
 
 def check_repartition(state: CheckpointState, partitions: int, *, skip_open_batch: bool = False) -> None:
@@ -111,7 +111,7 @@ def repartition(
     earlier = read_pauses(cache_folder() / PAUSES)
     predicted = predicted_pause(earlier, widths, megabytes)
     say(
-        f"the pause is about {predicted:.0f} s, by {counted(len(earlier), 'earlier repartition')} on this machine"
+        f"the pause is {predicted.text}, by {counted(len(earlier), 'earlier repartition')} on this machine"
         if earlier
         else "the pause is unknown: no repartition was measured on this machine yet"
     )

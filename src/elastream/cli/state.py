@@ -77,10 +77,10 @@ def repartition(context: typer.Context, place: Place, partitions: Partitions, sk
         for name, each in changing.items():
             done = change(spark, each.folder, partitions, say, skip_open_batch=skip_open_batch)
             query = f"{name}: " if name else ""
-            about = f" (about {done.predicted:.0f} s predicted)" if done.predicted == done.predicted else ""
             typer.echo(
                 f"{query}{counted(done.rows, 'row')} of state, equal before and after, in {counted(done.new, 'partition')} "
-                f"({done.old} before), in {done.seconds:.1f} s{about}; the checkpoint before is {done.before}"
+                f"({done.old} before), in {done.seconds:.1f} s (predicted: {done.predicted.text}); "
+                f"the checkpoint before is {done.before}"
             )
         if is_run:
             manifest = read_manifest(directory)
