@@ -61,6 +61,7 @@ CASES = {
     "nothing happens": ({}, nothing),
     "actions come between": ({"rate": 300}, some_actions),
     "a host is lost": ({"hosts": 2, "faults": [HostFailure(101.0)]}, nothing),
+    "a host goes after a notice": ({"hosts": 2, "faults": [HostFailure(101.0, notice=30.0)]}, nothing),
     "there is no state": ({"keyed": False}, nothing),
 }
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from elastream.core.action import DrainHost, LeaseHost, MoveTask, ReleaseHost, SetParallelism, Status
+from elastream.core.action import CancelDrain, DrainHost, LeaseHost, MoveTask, ReleaseHost, SetParallelism, Status
 from elastream.core.hosts import Billing, HostState, HostType, total_cost
 from elastream.core.metrics import Metric
 from elastream.core.task_id import TaskId
@@ -112,6 +112,40 @@ def test_a_lost_host_loses_no_item_and_its_instances_start_elsewhere():
     plant.apply(LeaseHost("h2", "small"))
     plant.advance(500.0)
     assert plant.result().committed == 300
+
+
+def test_host_with_a_notice_is_emptied_and_released_before_it_goes():
+    plant = two_operators(hosts=2, faults=(HostFailure(60.0, "h1", notice=30.0),), count=300)
+    plant.advance(29.0)
+    held = set(plant.observe().tasks.tasks)
+    plant.advance(31.0)
+    lease = plant.ledger[0]
+    assert (lease.state, lease.note) == (HostState.RELEASING, "it is taken away at 60 s")
+    assert set(plant.observe().tasks.tasks) == held
+    plant.advance(70.0)
+    assert plant.ledger[0].state is HostState.RELEASED
+    assert set(plant.observe().leases) == {"h2"}
+
+
+def test_host_whose_work_fits_nowhere_drains_until_another_comes():
+    plant = two_operators(hosts=1, faults=(HostFailure(60.0, notice=40.0),), count=300)
+    plant.advance(21.0)
+    observation = plant.observe()
+    assert (observation.leases["h1"].state, observation.usable) == (HostState.DRAINING, ())
+    plant.apply(LeaseHost("h2", "small"))
+    plant.advance(59.0)
+    assert plant.ledger[0].state in (HostState.RELEASING, HostState.RELEASED)
+    plant.advance(400.0)
+    assert plant.result().committed == 300
+
+
+def test_host_that_cannot_be_emptied_is_lost_at_its_deadline():
+    plant = two_operators(hosts=1, faults=(HostFailure(60.0, notice=30.0), HostFailure(61.0)), count=300)
+    plant.apply(CancelDrain("h1"))
+    plant.advance(59.9)
+    assert plant.ledger[0].state is HostState.DRAINING
+    plant.advance(62.0)
+    assert plant.ledger[0].state is HostState.LOST
 
 
 def test_a_move_costs_the_start_of_the_instance_on_the_other_host():

@@ -63,6 +63,9 @@ class States:
     def idle(self):
         return False
 
+    def saved(self):
+        return None
+
     def load(self, places, *, keep):
         return None
 

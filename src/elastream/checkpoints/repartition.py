@@ -1,16 +1,17 @@
 """Changes the number of state partitions of a stopped query, whole or not at all.
 
-Spark (4.2 and later, RocksDB) writes the repartitioned state as a batch without records. Here it does so in a copy of the
-checkpoint, whose large files are hard links. Only a copy whose rows equal those before takes the checkpoint's place, in one
-step of the kernel. So whenever this is killed, the checkpoint has the old width or the new one:
-
-    step          checkpoint   if killed here               left behind
-    copied        old width    nothing happened             the copy, removed by the next attempt
-    repartitioned old width    nothing happened             the copy
-    compared      old width    nothing happened             the copy
-    exchanged     new width    done                         the checkpoint before, under the copy's name, until the next
-    renamed       new width    done                         the checkpoint before, as FOLDER.WIDTH-partitions
+Spark (4.2 and later, RocksDB) writes the repartitioned state as a batch without records, here in a copy of the checkpoint
+whose large files are hard links. Only a copy with equal rows takes the checkpoint's place, in one step of the kernel.
 """
+
+# Steps:
+#
+#   step          checkpoint   if killed here      left behind
+#   copied        old width    nothing happened    the copy, removed by the next attempt
+#   repartitioned old width    nothing happened    the copy
+#   compared      old width    nothing happened    the copy
+#   exchanged     new width    done                the checkpoint before, under the copy's name, until the next
+#   renamed       new width    done                the checkpoint before, as FOLDER.WIDTH-partitions
 
 import ctypes
 import os
@@ -21,7 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from elastream.checkpoints.pause import Pause, Prediction, add_pause, predicted_pause, read_pauses
 from elastream.checkpoints.state import CheckpointState, checkpoint_state
+from elastream.clouds.local.java import cache_folder
+from elastream.core.wording import counted
 from elastream.errors import EnvironmentProblem, InputError, first_line
 from elastream.spark.jvm.releases import release_of
 
@@ -35,6 +39,7 @@ MOST_PARTITIONS = 10_000
 QUIET_S = 10.0
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 SUFFIX = ".repartitioning"
+PAUSES = "repartitions.jsonl"  # on this machine, in the cache folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,7 @@ class Repartitioned:
     Attributes:
         rows: Rows of state, equal before and after.
         seconds: From the copy to the exchange.
+        predicted: Of `seconds`, before the copy.
     """
 
     before: Path
@@ -51,6 +57,7 @@ class Repartitioned:
     new: int
     rows: int
     seconds: float
+    predicted: Prediction
 
 
 def check_repartition(state: CheckpointState, partitions: int, *, skip_open_batch: bool = False) -> None:
@@ -83,12 +90,11 @@ def repartition(
 
     Args:
         folder: The query's checkpoint, on a local file system.
-        skip_open_batch: Leave out a newest batch that is not committed. Its records come again in the next batch, under
-            another number, so a sink that had them already must tolerate that.
+        skip_open_batch: Leave out a newest batch that is not committed; its records come again in the next batch.
 
     Raises:
         InputError: The checkpoint cannot be repartitioned, or was written meanwhile.
-        EnvironmentProblem: This Spark or this file system cannot do it. The checkpoint is as before.
+        EnvironmentProblem: This Spark or this file system cannot do it.
     """
     if release_of(spark.version) < SINCE:
         needed = ".".join(map(str, SINCE))
@@ -101,7 +107,15 @@ def repartition(
     before = folder.with_name(f"{folder.name}.{state.width}-partitions")
     if before.exists():
         raise InputError(f"{before} exists: remove or rename this earlier checkpoint first")
-    say(f"copying the checkpoint ({sum(each.bytes for each in state.operators) / 1e6:.1f} MB of state, as links)")
+    megabytes, widths = sum(each.bytes for each in state.operators) / 1e6, state.width + partitions
+    earlier = read_pauses(cache_folder() / PAUSES)
+    predicted = predicted_pause(earlier, widths, megabytes)
+    say(
+        f"the pause is {predicted.text}, by {counted(len(earlier), 'earlier repartition')} on this machine"
+        if earlier
+        else "the pause is unknown: no repartition was measured on this machine yet"
+    )
+    say(f"copying the checkpoint ({megabytes:.1f} MB of state, as links)")
     try:
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(folder, copy, copy_function=_link)
@@ -119,7 +133,9 @@ def repartition(
         shutil.rmtree(copy, ignore_errors=True)
         raise
     copy.rename(before)
-    return Repartitioned(before, state.width, partitions, rows, time.monotonic() - began)
+    seconds = time.monotonic() - began
+    add_pause(cache_folder() / PAUSES, Pause(widths, megabytes, seconds))
+    return Repartitioned(before, state.width, partitions, rows, seconds, predicted)
 
 
 def _link(source: str, target: str) -> None:

@@ -17,7 +17,7 @@ from elastream.core.wording import counted, percent
 from elastream.errors import InputError, in_one_line
 from elastream.recording.directory import RunDirectory
 from elastream.recording.manifest import read_manifest
-from elastream.spark.telemetry.state_files import file_size, size_and_rows, written_files
+from elastream.spark.telemetry.state_files import file_size, files_of, size_and_rows
 from elastream.spark.worker.composition import latest_batch
 
 ROCKSDB = "RocksDBStateStoreProvider"
@@ -35,10 +35,10 @@ class PartitionState:
     """State of one partition of an operator.
 
     Attributes:
-        bytes: Of the newest snapshot and of the changes since then; NaN if a file cannot be read.
-        rows: Of the newest snapshot; NaN where the store does not tell.
-        logs: Files of changes since the newest snapshot. Loading reads all of them.
-        snapshot_age: Seconds since the newest snapshot was written; NaN without one.
+        bytes: Of the newest snapshot and the changes since; NaN if a file cannot be read.
+        rows: Of the newest snapshot; NaN if unknown.
+        logs: Files of changes since the newest snapshot.
+        snapshot_age: Seconds since the newest snapshot; NaN without one.
     """
 
     bytes: float
@@ -187,13 +187,10 @@ def _partition(place: Path, version: int) -> PartitionState:
 
 
 def _store(place: Path, version: int) -> PartitionState | None:
-    files = [each for each in written_files(place) if each[0] <= version]
-    if not files:
-        return None
-    newest = max((each for each in files if each[1]), default=None)
-    since = [file_size(path) for number, whole, path in files if not whole and (newest is None or number > newest[0])]
-    if newest is None:
-        return PartitionState(math.fsum(since), math.nan, len(since), math.nan)
-    size, rows = size_and_rows(newest[2])
-    age = max(0.0, time.time() - Path(newest[2]).stat().st_mtime)
-    return PartitionState(size + math.fsum(since), rows, len(since), age)
+    files = files_of(place, version)
+    since = math.fsum(map(file_size, files.changes))
+    if not files.snapshot:
+        return PartitionState(since, math.nan, len(files.changes), math.nan) if files.changes else None
+    size, rows = size_and_rows(files.snapshot)
+    age = max(0.0, time.time() - Path(files.snapshot).stat().st_mtime)
+    return PartitionState(size + since, rows, len(files.changes), age)

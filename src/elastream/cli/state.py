@@ -79,7 +79,8 @@ def repartition(context: typer.Context, place: Place, partitions: Partitions, sk
             query = f"{name}: " if name else ""
             typer.echo(
                 f"{query}{counted(done.rows, 'row')} of state, equal before and after, in {counted(done.new, 'partition')} "
-                f"({done.old} before), in {done.seconds:.1f} s; the checkpoint before is {done.before}"
+                f"({done.old} before), in {done.seconds:.1f} s (predicted: {done.predicted.text}); "
+                f"the checkpoint before is {done.before}"
             )
         if is_run:
             manifest = read_manifest(directory)

@@ -1,9 +1,8 @@
-"""Notices that a host is taken away soon, from a file or an HTTP endpoint, as metadata services of clouds give them.
+"""Notices that a host is taken away soon, from a file or an HTTP endpoint, as metadata services of clouds give them."""
 
-file missing, empty or "FALSE"; HTTP 404, 204     no notice
-a time, alone or in JSON                          the host goes at that time
-another text, such as "TRUE"                      the host goes in UNTIMED_S seconds
-"""
+# file missing, empty or "FALSE"; HTTP 404, 204     no notice
+# a time, alone or in JSON                          the host goes at that time
+# another text, such as "TRUE"                      the host goes in UNTIMED_S seconds
 
 import contextlib
 import email.utils

@@ -169,6 +169,8 @@ def out_of_bounds(action: Action, plan: _Plan) -> str:
                 )
             leased = len(observation.leases) + len(plan.leased)
             return at_most(context.max_hosts, context.limit) if leased >= context.max_hosts else ""
+        case CancelDrain(host) if host in observation.leases and observation.leases[host].deadline is not None:
+            return observation.leases[host].note or "its owner takes it away"
         case CancelDrain():
             # Only a bound that was lowered meanwhile can be exceeded so.
             there = sum(map(plan.will_take_tasks, (*observation.leases, *plan.leased)))

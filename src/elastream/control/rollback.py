@@ -664,7 +664,7 @@ def _shown_speed(observation: Observation, kind: HostType) -> float:
 def _removed_back(trial: Trial, observation: Observation, names: Iterator[str], why: str) -> list[Action]:
     before, there = trial.before, len(observation.usable) + len(observation.coming)
     lacking = min(max(len(before.usable) - there, 0), len(trial.removed))
-    draining = [host for host in trial.removed if host in observation.draining][:lacking]
+    draining = [host for host in trial.removed if host in observation.recoverable][:lacking]
     gone = [before.leases[host].type for host in trial.removed if host not in draining][: lacking - len(draining)]
     drains = (CancelDrain(host, why=why) for host in draining)
     return [*drains, *(LeaseHost(next(names), each.name, each.region, why=why) for each in gone)]

@@ -211,6 +211,7 @@ class Lease:
         until: Time of release or loss, or None.
         note: Provider's reason for waiting, recall or loss; may be empty.
         refused: True if the provider refuses the request for now.
+        deadline: When its owner takes it away, or None.
     """
 
     host: str
@@ -221,6 +222,7 @@ class Lease:
     until: float | None = None
     note: str = ""
     refused: bool = False
+    deadline: float | None = None
 
     def __post_init__(self) -> None:
         if not self.history:

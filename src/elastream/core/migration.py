@@ -3,6 +3,7 @@
 The old host runs the task until the new one has loaded its state (cf. N-Storm's fixed delay, section 3.3).
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -63,6 +64,7 @@ class Migration:
     since: float  # request (seconds on the caller's clock)
     why: str = ""
     benefit: float = 0.0  # priority, higher first
+    megabytes: float = math.nan  # of state that it loads, predicted; NaN if unknown
     state: MigrationState = MigrationState.WANTED
     flips: int = 0  # number of reports of the new location to Spark
     history: tuple[tuple[float, MigrationState], ...] = ()  # pairs of time and state, oldest first

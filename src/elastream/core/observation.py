@@ -68,6 +68,10 @@ class Leases(dict[str, Lease]):
     def draining(self) -> tuple[str, ...]:
         return self._in(HostState.DRAINING)
 
+    @once
+    def recoverable(self) -> tuple[str, ...]:
+        return tuple(host for host in self.draining if self[host].deadline is None)
+
     def _in(self, *states: HostState) -> tuple[str, ...]:
         return tuple(host for host, lease in self.items() if lease.state in states)
 
@@ -561,6 +565,11 @@ class Observation:
     def draining(self) -> tuple[str, ...]:
         """Return the hosts whose tasks are moving away."""
         return self._leased.draining
+
+    @property
+    def recoverable(self) -> tuple[str, ...]:
+        """Return the draining hosts that nobody takes away, so that their drain can be cancelled."""
+        return self._leased.recoverable
 
     @property
     def usable_cores(self) -> tuple[float, float]:

@@ -383,6 +383,6 @@ class Btu(Policy):
                 continue
             if not draft.tasks_on(lease.host):
                 draft.do(ReleaseHost(lease.host, why="empty"))
-            else:
+            elif lease.deadline is None:
                 draft.do(CancelDrain(lease.host, why="its instances could not be moved"))
                 draft.do(RenewHost(lease.host, why="its instances could not be moved"))

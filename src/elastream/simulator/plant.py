@@ -170,7 +170,7 @@ class SimulatedPlant:
         if not isinstance(watch, BatchMetricsCollector) or watch.traced or not step > 0:
             return until
         ends_period = self.time == watch.ticks * monitor and step == round(step / monitor) * monitor
-        if not ends_period or self.context.layout.circular or self.settings.shares or self.staffing.shortfall:
+        if not ends_period or self.context.layout.circular or self.settings.shares or self._waiting:
             return until
         change = min(self.pool.next_event, self.pool.next_slot(self.time))
         rounds = min(self._rounds, int(PERIODS_AT_ONCE * monitor / step), 1 + MOST_HOST_ROUNDS // len(self.pool))
@@ -197,7 +197,14 @@ class SimulatedPlant:
                 self._happen(event)
             if self.time >= self._watch.next_tick:
                 self.staffing.place_rest(self.time)
+                for row in self.pool.noticed:
+                    self._recall(row)
                 self._watch.tick(self.time)
+
+    @property
+    def _waiting(self) -> bool:
+        """Return True while instances wait for room, or hosts with a notice do."""
+        return bool(self.staffing.shortfall or self.pool.noticed)
 
     @property
     def _horizon(self) -> float:
@@ -205,7 +212,7 @@ class SimulatedPlant:
         if network.changing:
             return min(self._watch.next_tick, self.time + network.step)
         periods = 0
-        if isinstance(network, FusedNetwork) and not (self.context.layout.circular or self.staffing.shortfall):
+        if isinstance(network, FusedNetwork) and not (self.context.layout.circular or self._waiting):
             periods = PERIODS_AT_ONCE
         if periods and self.settings.shares:
             periods = 0  # the records that each partition gets may change with any period
@@ -256,8 +263,12 @@ class SimulatedPlant:
         pool = self.pool
         if event.row < 0:
             row = pool.fault_target(event)
-            if row is not None:
+            if row is not None and pool.announce(event, row):
+                self._recall(row)
+            elif row is not None:
                 self.lose(row)
+        elif event.state is HostState.LOST:
+            self.lose(event.row)
         elif event.state is HostState.RUNNING:
             if pool.leases[event.row].state is HostState.STARTING:
                 pool.to(event.row, HostState.RUNNING, self.time)
@@ -268,6 +279,12 @@ class SimulatedPlant:
         self._arrive()
         self.pool.to(row, HostState.LOST, self.time)
         self.staffing.evict(row, self.time)
+
+    def _recall(self, row: int) -> None:
+        """Release a host with a notice, or drain it until its work fits elsewhere. The owner decides, not the policy."""
+        host, state = self.pool.leases[row].host, self.pool.leases[row].state
+        if self._release(ReleaseHost(host))[0] is Status.REFUSED and state in (HostState.RUNNING, HostState.DRAINING):
+            self._drain(DrainHost(host))
 
     def _station(self, name: str) -> Station | None:
         column = self.staffing.columns.get(name)

@@ -6,6 +6,7 @@ Arrays have one row a host; rows are not reused.
 import heapq
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -69,7 +70,7 @@ class SimulatedHosts:
         self._running = (-1, 0.0)
         for fault in settings.faults:
             self._faults[self._order] = fault
-            self._schedule(fault.time, HostState.LOST, -1)
+            self._schedule(max(0.0, fault.time - fault.notice), HostState.LOST, -1)
 
     def __len__(self) -> int:
         return len(self.leases)
@@ -80,6 +81,12 @@ class SimulatedHosts:
             rows = [row for row, lease in enumerate(self.leases) if lease.active]
             self._active = (self.changes, np.array(rows, dtype=np.int64))
         return self._active[1]
+
+    @property
+    def noticed(self) -> list[int]:
+        """Return the hosts with a notice."""
+        rows = self.active.tolist() if self.settings.faults else ()
+        return [row for row in rows if self.leases[row].deadline is not None]
 
     @property
     def running_cores(self) -> float:
@@ -194,11 +201,20 @@ class SimulatedHosts:
         return None
 
     def fault_target(self, event: Event) -> int | None:
-        """Return the host that a fault hits: the named or the longest running one."""
+        """Return the host that a fault hits: the named or the longest running one that nothing else takes away."""
         name = self._faults[event.order].host
         if name is not None:
             return self.active_row(name)
-        return next((int(row) for row in self.active if self.up[row]), None)
+        return next((int(row) for row in self.active if self.up[row] and self.leases[row].deadline is None), None)
+
+    def announce(self, event: Event, row: int) -> bool:
+        """Note when the fault will take the host away; return False if it does so now."""
+        deadline = self._faults[event.order].time
+        if deadline <= event.time:
+            return False
+        self.leases[row] = replace(self.leases[row], note=f"it is taken away at {deadline:g} s", deadline=deadline)
+        self._schedule(deadline, HostState.LOST, row)
+        return True
 
     def fits(self, cores: float, memory: float) -> NDArray[np.bool_]:
         return (

@@ -107,11 +107,16 @@ class Messaging:
 class HostFailure:
     """Loss of a host at `time` (seconds); without a name, of the longest running one.
 
-    Items in service return to their queue (at least once).
+    Items in service return to their queue (at least once). A `notice` comes so many seconds before.
     """
 
     time: float
     host: str | None = None
+    notice: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.notice < math.inf:
+            raise InputError(f"the notice of a host's loss is {self.notice:g} s; it must be 0 or more")
 
 
 class Travel(StrEnum):

@@ -296,7 +296,7 @@ class SparkPlant(Generic[Q]):
             return Outcome(action, Status.DONE)
         self.rings.forget(task.operator)
         self.placing.move(task, host, action.why)
-        return Outcome(action, Status.ACCEPTED)
+        return Outcome(action, Status.ACCEPTED, self.placing.move_load(task, host).text)
 
     def _set_tokens(self, action: SetTokens) -> Outcome:
         if reason := action.refusal(self.placing.partitions):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from elastream.core.migration import MigrationState
 from elastream.core.task_id import TaskId
 from elastream.spark.jvm.executors import Location
+from elastream.spark.jvm.state_partitions import SavedState
 from elastream.spark.placement.allocation import AllocationStore
 from elastream.spark.placement.placing import MAX_REPORTS, MigrationLimits, Placing
 from support.property_examples import examples
@@ -33,6 +34,7 @@ class Engine:
     busy: bool = False
     loads: bool | None = True
     overwrites: bool = False
+    state: SavedState | None = None
     slow: dict[Location, threading.Event] = field(default_factory=dict)
 
     def where(self):
@@ -45,6 +47,9 @@ class Engine:
 
     def planned(self):
         return self.batch
+
+    def saved(self):
+        return self.state
 
     def idle(self):
         return not self.busy
@@ -141,6 +146,22 @@ def test_a_few_at_a_time_towards_each_host(tmp_path):
     assert sorted(bench.engine.told) == [(0, "h2"), (2, "h3")]
     bench.batch()
     assert sorted(bench.engine.told) == [(0, "h2"), (1, "h2"), (2, "h3")]
+
+
+def test_move_says_how_many_megabytes_it_loads(tmp_path, caplog):
+    bench = Bench(tmp_path)
+    (tmp_path / "0/1").mkdir(parents=True)
+    (tmp_path / "0/1/1.snapshot").write_bytes(bytes(19_000))
+    (tmp_path / "0/1/2.delta").write_bytes(bytes(1_000))
+    bench.engine.state = SavedState(str(tmp_path), 2, ((0, "default"),))
+    bench.placing.replica_hosts = lambda: {task(2): ["h3"]}
+    bench.placing.move_all({task(1): "h2", task(2): "h3"})
+    assert bench.placing.move_load(task(1), "h2").text == "it loads 0.02 MB of state, with 1 change log"
+    assert bench.placing.move_load(task(2), "h3").text == "it loads 0 MB of state"
+    with caplog.at_level("INFO", "elastream.spark.placement.placing"):
+        bench.batch(3)
+    assert {each.task: each.megabytes for each in bench.placing.landed} == {task(1): 0.02, task(2): 0.0}
+    assert any("count#1 moved to h2 with 0.02 MB of state" in each for each in caplog.messages)
 
 
 def test_what_the_host_holds_a_copy_of_goes_at_once_and_loads_nothing(tmp_path):

@@ -8,13 +8,17 @@ import zipfile
 import numpy as np
 import pytest
 
-from elastream.spark.jvm.state_partitions import StatefulOperator, StatefulStage
-from elastream.spark.telemetry.state_files import StateSizes
+from elastream.spark.jvm.state_partitions import SavedState, StatefulOperator, StatefulStage
+from elastream.spark.telemetry.state_files import StateSizes, move_load
 from elastream_papers.thesis.resilience.checkpoint_files import StateFile, delta_over_full, state_files
 
 
 def stage(root, partitions=2, stores=("default",)):
     return StatefulStage("count", partitions, str(root), (StatefulOperator(0, "StateStoreSave", stores),))
+
+
+def saved(root, version):
+    return SavedState(str(root), version, ((0, "default"),))
 
 
 def sizes_of(stage):
@@ -66,6 +70,21 @@ def test_a_rocksdb_snapshot_counts_its_files_in_both_formats(tmp_path):
     sizes.look(3)
     assert sizes.megabytes.tolist() == pytest.approx([(own + 12_600) / 1e6])
     assert sizes.delta == pytest.approx(600 / (own + 12_600))
+
+
+def test_move_loads_the_newest_snapshot_and_the_changes_since(tmp_path):
+    zipped = write_rocks(tmp_path / "0/1", "2.zip", [700, 50])
+    for version in (1, 2, 3, 4):
+        write(tmp_path / "0/1", f"{version}.changelog", 10 * version)
+    assert move_load(saved(tmp_path, 3), 1) == (pytest.approx((zipped + 750 + 30) / 1e6), 1)
+    assert move_load(saved(f"file:{tmp_path}", 4), 1).logs == 2
+    assert move_load(saved(tmp_path, 4), 1).text.endswith("MB of state, with 2 change logs")
+
+
+@pytest.mark.parametrize("root", ["hdfs://name/state", "/nowhere/state"])
+def test_move_of_state_elsewhere_loads_an_unknown_amount(root):
+    assert math.isnan(move_load(saved(root, 3), 0).megabytes)
+    assert move_load(saved(root, 3), 0).text == ""
 
 
 def test_stores_of_a_join_add_up(tmp_path):

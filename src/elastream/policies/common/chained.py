@@ -88,7 +88,7 @@ class SharedHosts:
             cores = "core is" if f"{has:.3g}" == "1" else "cores are"
             why = f"{because()}; {has:.3g} {cores} on {counted(len(there), 'host')}"
             why += f", and {counted(self.spare, 'host')} to spare" if self.spare else ""
-        cancelled = observation.draining[: max(0, lacking)]
+        cancelled = observation.recoverable[: max(0, lacking)]
         leases = min(max(0, lacking) - len(cancelled), context.max_hosts - len(observation.leases))
         kinds = types_to_lease(observation, kind, leases)
         if self.mixed and leases == by_need > self.spare == 0:

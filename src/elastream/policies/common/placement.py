@@ -31,7 +31,7 @@ ENOUGH = 0.01
 def balance(observation: Observation) -> list[MoveTask]:
     """Return moves that balance each operator's tasks per usable core; empty if balanced.
 
-    Operators are balanced one by one, because the stages of a micro-batch run one after the other. Tasks on draining hosts
+    Operators are balanced one by one, as stages of a batch run in turn. Tasks on draining hosts
     move with the drain. After the moves, no two equal hosts differ by more than one task; unequal ones by up to `SLACK`
     more.
     """
@@ -50,8 +50,7 @@ def balance_by_load(observation: Observation, *, gain: float = 0.03, worth: floa
     """Return moves that balance each operator's load per usable core, heaviest tasks first.
 
     Each step moves a task of the fullest host, or exchanges it for a lighter one, whichever leaves the lower maximum. An
-    operator is skipped if the load of a task is unknown, or if its moves would improve the highest load per core by less
-    than any limit.
+    operator is skipped if the load of a task is unknown, or if its moves improve the highest load by less than any limit.
 
     Args:
         gain: Least improvement as a part of the highest load per core.

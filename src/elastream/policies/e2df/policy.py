@@ -437,8 +437,8 @@ class E2df(Policy):
         left = {snapshot.hosts.names[int(snapshot.instances.host[shift.instance])] for shift in plan.shifts}
         actions: list[Action] = [
             CancelDrain(host, why="it was not left in time, or its application is critical")
-            for host, lease in leases.items()
-            if lease.state is HostState.DRAINING and host in ordered and host not in plan.leaving
+            for host in leases
+            if host in observation.recoverable and host in ordered and host not in plan.leaving
         ]
         actions += [
             DrainHost(host, why=f"used at {self.low:.0%} or less")

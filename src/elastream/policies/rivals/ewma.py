@@ -66,7 +66,7 @@ class Ewma(ChainedRival):
         ratios = before.ratios * self.smoothing_factor + seconds / trigger
         weights = before.weights * self.smoothing_factor + 1
         after, ratio = Smoothed(ratios, weights, now + max(trigger, seconds)), ratios / weights
-        if group.coming or observation.draining:
+        if group.coming or observation.recoverable:
             return Target(None, after)
         if self.threshold_low <= ratio <= self.threshold_high:
             return Target(group.count, after)

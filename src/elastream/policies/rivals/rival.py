@@ -150,7 +150,7 @@ def host_actions(observation: Observation, target: Target, kind: HostType, pace:
     context, usable, coming = observation.context, observation.usable, observation.coming
     there = len(usable) + len(coming)
     number = min(max(there if target.number is None else target.number, context.min_hosts, 1), context.max_hosts)
-    cancelled = observation.draining[: max(0, number - there)]
+    cancelled = observation.recoverable[: max(0, number - there)]
     why = target.why or f"at least {counted(context.min_hosts, 'host')}"
     missing = min(number - there - len(cancelled), context.max_hosts - len(observation.leases))
     actions: list[Action] = [CancelDrain(host, why=why) for host in cancelled]

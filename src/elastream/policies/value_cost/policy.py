@@ -13,7 +13,6 @@ import numpy as np
 from elastream.core.action import Action, CancelDrain, DrainHost, ReleaseHost, SetParallelism, SwitchAlternate
 from elastream.core.decision import Unknown
 from elastream.core.frames import Floats, Integers
-from elastream.core.hosts import HostState
 from elastream.core.metrics import Metric, Needs, Rows
 from elastream.core.observation import Context, Observation
 from elastream.core.plant import Plan, Policy
@@ -232,7 +231,7 @@ class _Shared(_Enacting):
     def actions(self) -> tuple[Action, ...]:
         draft, observation = self.draft, self.observation
         leases = observation.leases
-        draining = [host for host, lease in leases.items() if lease.state is HostState.DRAINING]
+        draining = list(observation.recoverable)
         for host in self.deployment.hosts:
             if host.name:
                 continue

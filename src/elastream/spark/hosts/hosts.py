@@ -1,8 +1,7 @@
 """The hosts of a plant on Spark, leased or found in the session, and their lifecycle.
 
-A releasing host is fenced (gets no task) once it holds none, or after a timeout; GRACE_BATCHES later its provider ends it,
-because nothing that it wrote is needed any more. One thread calls `look` (reads) and `step` (acts). All other methods are
-cheap and thread-safe.
+A releasing host is fenced (gets no task) once it holds none, or after a timeout; GRACE_BATCHES later, when nothing that it
+wrote is needed, its provider ends it. One thread calls `look` and `step`; other methods are cheap and thread-safe.
 """
 
 import contextlib
@@ -373,11 +372,7 @@ class Hosts(HostLedger):
     def deadlines(self) -> Mapping[str, float]:
         """Return when each recalled host with a deadline is taken away (seconds of the run)."""
         with self._lock:
-            offset = self._clock() - self._wall()
-            statuses = ((name, self._records[name].status) for name in self._active)
-            return {
-                name: each.deadline + offset for name, each in statuses if each is not None and each.deadline is not None
-            }
+            return {name: each.deadline for name, each in self.active.items() if each.deadline is not None}
 
     @property
     def recalled(self) -> tuple[str, ...]:
@@ -482,7 +477,8 @@ class Hosts(HostLedger):
         self._see_start(name, status)
         waits = self._leases[name].state is HostState.REQUESTED
         note = status.reason if waits or status.recalled else ""
-        self._leases[name] = replace(self._leases[name], note=note, refused=waits and status.refused)
+        deadline = None if status.deadline is None else status.deadline + self._clock() - self._wall()
+        self._leases[name] = replace(self._leases[name], note=note, refused=waits and status.refused, deadline=deadline)
         executor = record.executor = executors.get(status.executor) if status.executor else addresses.get(status.address)
         if executor is not None:
             self._follow(name, record, executor)

@@ -1,15 +1,14 @@
-"""The Spark session that a process has, borrowed for a run.
+"""The Spark session that a process has, borrowed for a run."""
 
-States of the session of an in-process run (`start` makes the transitions):
-
-    state     event                           next      action
-    none      the run begins, none is open    owned     open one on this machine
-    none      the run begins, one is open     borrowed  clone it: own settings and queries; tables and executors in common
-    owned     the run ends, however it does   none      stop the queries, stop the session
-    borrowed  the run ends, however it does   none      stop the run's queries, restore the workers' environment, remove
-                                                        the clone's listener; the session and its other queries go on
-    any       somebody stops the session      none      fail the run; there is nothing left to stop
-"""
+# States of the session of an in-process run (`start` makes the transitions):
+#
+#   state     event                           next      action
+#   none      the run begins, none is open    owned     open one on this machine
+#   none      the run begins, one is open     borrowed  clone it: own settings and queries; tables and executors in common
+#   owned     the run ends, however it does   none      stop the queries, stop the session
+#   borrowed  the run ends, however it does   none      stop the run's queries, restore the workers' environment, remove
+#                                                       the clone's listener; the session and its other queries go on
+#   any       somebody stops the session      none      fail the run; there is nothing left to stop
 
 import contextlib
 import os

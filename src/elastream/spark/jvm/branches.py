@@ -1,8 +1,7 @@
 """Branches of a streaming plan of which each micro-batch runs one: alternates that are DataFrame code.
 
-A query's plan is the union of all branches; the first reads the stream, the others an empty one. Spark optimises the plan
-anew for every micro-batch, after the batch is in the offset log. A rule of ours then keeps one branch, by the code of the
-batch's composition, which is equal in a replay.
+A query's plan is the union of all branches; the first reads the stream, the others an empty one. Spark optimises it anew
+for every batch in the log. A rule then keeps one branch, by the batch's composition, which is equal in a replay.
 """
 
 from collections.abc import Callable, Iterator, Sequence

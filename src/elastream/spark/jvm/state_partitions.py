@@ -1,10 +1,9 @@
 """State partitions of a running query: its stateful operators, moves between executors, and loading state ahead.
 
-Operators without a shuffle between them move together: one `StatefulStage`, one operator to policies.
+Operators without a shuffle between them move together, as one `StatefulStage`.
 
-Spark's state store coordinator schedules a partition's task where it was loaded last. Reporting another executor between
-batches makes the next batch run there, with state loaded from the checkpoint. A running batch may overwrite the report, so
-move right after a batch ends, check, repeat.
+Spark's coordinator schedules a partition's task where it was loaded last. A report of another executor between batches
+makes the next one run there, with state from the checkpoint. A running batch may overwrite it: check, repeat.
 """
 
 import contextlib
@@ -265,6 +264,14 @@ class Run(NamedTuple):
     runId: str
 
 
+class SavedState(NamedTuple):
+    """State in a checkpoint: its folder, its version, and each store's operator and name."""
+
+    root: str
+    version: int
+    stores: tuple[tuple[int, str], ...]
+
+
 class StatePartitions:
     """The state partitions of one run of a query: reads and sets their locations."""
 
@@ -319,6 +326,11 @@ class StatePartitions:
         if execution is None or stream is None or stateful_stages(self._driver, stream) is None:
             return None
         return {each: _opened(self._spark, execution, each.id)[1] for each in self._operators}
+
+    def saved(self) -> SavedState | None:
+        """Return where the newest state is; None before the first batch."""
+        root, stores = self._state_root(), [(each.id, store) for each in self._operators for store in each.stores]
+        return None if root is None else SavedState(root, self._version(), tuple(stores))
 
     def planned(self) -> int:
         """Return the number of the newest planned batch; -1 before the first."""

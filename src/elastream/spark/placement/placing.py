@@ -10,7 +10,7 @@ import queue
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import filterfalse
 
@@ -24,6 +24,7 @@ from elastream.core.task_id import TaskId
 from elastream.spark.jvm.executors import Location
 from elastream.spark.jvm.state_partitions import StatePartitions
 from elastream.spark.placement.allocation import Allocation, AllocationStore, InMemoryPlan
+from elastream.spark.telemetry.state_files import MoveLoad, move_load
 
 log = logging.getLogger(__name__)
 
@@ -173,6 +174,15 @@ class Placing:
         """Plan `host` for `task` from the next batch on; replaces an earlier request."""
         self.move_all({task: host}, why)
 
+    def move_load(self, task: TaskId, host: str = "") -> MoveLoad:
+        """Return what a move of `task` loads by now: nothing on a `host` with a standby replica."""
+        states = self.states.get(task.operator)
+        if states is None:
+            return MoveLoad()
+        return (
+            MoveLoad(0.0) if host and host in self.replica_hosts().get(task, ()) else move_load(states.saved(), task.index)
+        )
+
     def pin(self, hosts: Mapping[TaskId, str], why: str = "") -> None:
         """Plan tasks where they are, as one version of the plan."""
         self.plan.publish(hosts, at=self._clock(), why=why)
@@ -310,11 +320,13 @@ class Placing:
             place, task, keep = target(host), each.migration.task, host in fresh
             if place is not None and host in copied.get(task, ()):
                 each.place, each.keep = place, keep
+                each.migration = replace(each.migration, megabytes=0.0)
                 continue
             if place is None or (not keep and count[host] >= most):
                 continue
             count[host] += 1
             each.place = place
+            each.migration = replace(each.migration, megabytes=self.move_load(task).megabytes)
             located = task in self._where and task.operator not in self._cold
             if self.limits.lazy and located and each.loads < MAX_PRELOADS and (keep or self.states[task.operator].idle()):
                 # One job loads all states selected now: a job costs the driver more than loading a small state.
@@ -375,6 +387,8 @@ class Placing:
         if state is MigrationState.LANDED:
             self._landed_on[task] = ended.host
             self.moves += 1
+            size = "state" if ended.megabytes != ended.megabytes else f"{ended.megabytes:.3g} MB of state"
+            log.info("%s moved to %s with %s, in %.1f s", task, ended.host, size, ended.history[-1][0] - ended.since)
         ends = self.landed if state is MigrationState.LANDED else self.dropped
         ends.append(ended)
         if len(ends) >= 2 * ENDED_MIGRATIONS:

@@ -1,8 +1,7 @@
 """Size of a stage's state and of each checkpoint, from names and sizes of the files that Spark's state stores write.
 
 Both stores write a batch's changes (`7.delta` of the heap store, `7.changelog` of RocksDB) and sometimes the whole state
-(`7.snapshot`; `7.zip`, which names the shared files that belong to it). Cf. thesis, 6.4.3 and Fig. 6.12. Unknown unless the
-checkpoint is on this machine.
+(`7.snapshot`; `7.zip`, which names shared files). Cf. thesis, 6.4.3. Unknown unless the checkpoint is on this machine.
 """
 
 import json
@@ -14,15 +13,16 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
 from elastream.core.frames import Floats, known_sum
+from elastream.core.wording import counted
 
 if TYPE_CHECKING:
-    from elastream.spark.jvm.state_partitions import StatefulStage
+    from elastream.spark.jvm.state_partitions import SavedState, StatefulStage
 
 # Name of such a file; format 2 of checkpoints appends a commit id to the version.
 STATE_FILE_NAME = re.compile(r"(\d+)(?:_[\w-]+)?\.(delta|changelog|snapshot|zip)")
@@ -40,9 +40,9 @@ def folders_of(stage: "StatefulStage") -> tuple[tuple[Path, ...], ...]:
     root = _local(stage.root)
     if root is None:
         return ()
-    stores = [(str(each.id), "" if store == DEFAULT else store) for each in stage.operators for store in each.stores]
+    stores = [(each.id, store) for each in stage.operators for store in each.stores]
     return tuple(
-        tuple(root / operator / str(partition) / store for operator, store in stores)
+        tuple(_store_folder(root, operator, partition, store) for operator, store in stores)
         for partition in range(stage.partitions)
     )
 
@@ -137,6 +137,47 @@ def written_files(folder: Path) -> Iterator[tuple[int, bool, str]]:
     for name in names:
         if match := STATE_FILE_NAME.fullmatch(name):
             yield int(match[1]), match[2] in WHOLE, f"{folder}/{name}"
+
+
+class StateFiles(NamedTuple):
+    """Files that an executor reads to open a store: the newest snapshot ("" without one) and the changes since."""
+
+    snapshot: str
+    changes: tuple[str, ...]
+
+
+def files_of(folder: Path, version: int) -> StateFiles:
+    """Return the files of the store in `folder` at `version`."""
+    files = [each for each in written_files(folder) if each[0] <= version]
+    newest, _, snapshot = max((each for each in files if each[1]), default=(0, True, ""))
+    return StateFiles(snapshot, tuple(path for number, whole, path in files if not whole and number > newest))
+
+
+class MoveLoad(NamedTuple):
+    """State that a move loads: megabytes (NaN if unknown), and files of changes since the snapshot."""
+
+    megabytes: float = NAN
+    logs: int = 0
+
+    @property
+    def text(self) -> str:
+        if self.megabytes != self.megabytes:
+            return ""
+        changes = f", with {counted(self.logs, 'change log')}" if self.logs else ""
+        return f"it loads {self.megabytes:.3g} MB of state{changes}"
+
+
+def move_load(saved: "SavedState | None", partition: int) -> MoveLoad:
+    if saved is None or (local := _local(saved.root)) is None:
+        return MoveLoad()
+    opened = [files_of(_store_folder(local, at, partition, store), saved.version) for at, store in saved.stores]
+    size = math.fsum(file_size(path) for each in opened for path in (each.snapshot, *each.changes) if path)
+    return MoveLoad(size / MEGABYTE if any(each.snapshot or each.changes for each in opened) else NAN,
+                    max((len(each.changes) for each in opened), default=0))  # fmt: skip
+
+
+def _store_folder(root: Path, operator: int, partition: int, store: str) -> Path:
+    return root / str(operator) / str(partition) / ("" if store == DEFAULT else store)
 
 
 def file_size(path: str) -> float:

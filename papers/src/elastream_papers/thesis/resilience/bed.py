@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -222,12 +222,16 @@ class Bed:
 
     def run(self, job: Job, start: "Start" = Job.start) -> None:
         """Replace the query with `job` on the same hosts; wait until its state is even."""
+        self.start(job, start)
+        self.begin()
+
+    def start(self, job: Job, start: "Start" = Job.start) -> None:
+        """Replace the query with `job`, without state."""
         self.query.stop()
         self.job, self._jobs = job, self._jobs + 1
         self.plant.spark.conf.set("spark.sql.shuffle.partitions", str(job.partitions))
         self.query = start(job, self.plant.spark, self.checkpoint)
         self._run = self.query.runId
-        self.begin()
 
     def begin(self) -> None:
         """Wait until the state is filled and even."""
@@ -347,22 +351,21 @@ def bed(
     state_store: StateStore = "memory",
     settings: Mapping[str, str] | None = None,
     steady: int = STEADY,
-    cores: float = HOST.cores,
+    host: HostType = HOST,
+    **local: Any,
 ) -> Iterator[Bed]:
     """Run `job` on `hosts` hosts with equal state partitions, its state filled.
 
-    zones: fault zones of equal size. cores: of each host.
+    zones: fault zones of equal size. host: each one, but for its zone. local: of `Local`.
     """
-    types = [
-        replace(HOST, cores=cores, name=f"{HOST.name}-{number}", zone=f"zone {number}") for number in range(1, zones + 1)
-    ]
+    types = [replace(host, name=f"{host.name}-{number}", zone=f"zone {number}") for number in range(1, zones + 1)]
     with tempfile.TemporaryDirectory(prefix="recovery-", ignore_cleanup_errors=True) as folder:
         root, started = Path(folder), list[StreamingQuery]()
         plant = start_beside(
             lambda spark: started.append(job.start(spark, checkpoint_in(root, 0))),
             RunDirectory.create(root / "runs", "recovery"),
             RunSettings(
-                cloud=Local(host_types=types, max_hosts=2 * hosts, min_hosts=hosts // zones),
+                cloud=Local(host_types=types, max_hosts=2 * hosts, min_hosts=hosts // zones, **local),
                 state_partitions=job.partitions,
                 state_store=state_store,
                 replicas=replicas,

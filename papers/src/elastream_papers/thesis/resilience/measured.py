@@ -22,7 +22,7 @@ from elastream.errors import ElastreamError, in_one_line
 from elastream.spark.telemetry.state_files import folders_of
 from elastream_papers.thesis.resilience.balancing import CORES, balanced_after
 from elastream_papers.thesis.resilience.bars import DELTA_RATE
-from elastream_papers.thesis.resilience.bed import BATCHES_BEFORE, STEADY, Bed, Mended, Steps, bed
+from elastream_papers.thesis.resilience.bed import BATCHES_BEFORE, HOST, STEADY, Bed, Mended, Steps, bed
 from elastream_papers.thesis.resilience.checkpoint_files import delta_over_full, state_files
 from elastream_papers.thesis.resilience.job import Job
 from elastream_papers.thesis.resilience.outside import OutsideStore, count_outside, missing, outside_store
@@ -163,7 +163,7 @@ def measure(sizes: Sizes, progress: Callable[[str, int, int], None], only: str |
 
     def on_slower_hosts() -> None:
         progress(SKEW, len(parts), count)
-        with bed(STREAM, HOSTS, replicas=1, zones=ZONES, steady=sizes.steady, cores=CORES) as made:
+        with bed(STREAM, HOSTS, replicas=1, zones=ZONES, steady=sizes.steady, host=replace(HOST, cores=CORES)) as made:
             balancing(found, sizes, made)
 
     if parts:

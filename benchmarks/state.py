@@ -1,0 +1,208 @@
+"""Moves, first batches and notices of hosts with state. 25 minutes.
+
+`heap` and `rocksdb`: bytes that a move loads, predicted over read. Partitions move to a host without state, and back; what
+its executor read is what Hadoop's file system counted there. `first`: state by executor after a query's first batch.
+`notice`: the longest batch around the loss of a host. `shrink`: executors killed while hosts go until state would not fit.
+"""
+
+import math
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from _common import Report, main_of_parts, progress
+
+from elastream.control.arbitration import arbitrate
+from elastream.core.action import DrainHost, MoveTask
+from elastream.core.decision import Proposal
+from elastream.core.hosts import HostState
+from elastream.core.memory import memory_uses
+from elastream.core.metrics import Metric
+from elastream.core.observation import Observation
+from elastream.settings import StateStore
+from elastream_papers.thesis.resilience.bed import HOST, Bed, bed
+from elastream_papers.thesis.resilience.job import Job
+
+HOSTS, MOVES, QUICK_MOVES = 3, 6, 2
+JOB = Job(keys=400_000, rows=20_000, pace=4.0)
+NOTICE = Job(keys=600_000, rows=10_000, pace=2.0)
+FIRST_HOSTS, FIRST_PARTITIONS, ROUNDS = 4, (8, 64), 5
+NOTICES, NOTICE_S = 2, 30.0
+FULL, FULL_MB = Job(keys=1_600_000, rows=100_000, pace=2.0, partitions=16), 700.0
+SHRINKINGS, QUICK_SHRINKINGS = 200, 10
+TOLERANCE, BAR, SPREAD_BAR, NOTICE_BAR, HOSTS_BAR = 0.25, 0.9, 1.3, 1.2, 1.1
+# Seconds between the figures that an executor writes.
+PERIOD = 1
+
+
+def counted(folder: Path) -> dict[str, str]:
+    """Return the settings by which executors write what their file systems read."""
+    sink = "spark.metrics.conf.executor.sink.csv"
+    return {
+        f"{sink}.class": "org.apache.spark.metrics.sink.CsvSink",
+        f"{sink}.directory": str(folder),
+        f"{sink}.period": str(PERIOD),
+        f"{sink}.unit": "seconds",
+    }
+
+
+def read_by(folder: Path, executor: str) -> float:
+    """Return the MB that `executor` has read by now."""
+    time.sleep(2 * PERIOD)
+    (file,) = folder.glob(f"*.{executor}.executor.filesystem.file.read_bytes.csv")
+    return float(file.read_text().split()[-1].split(",")[1]) / 1e6
+
+
+def moved(made: Bed, folder: Path, number: int, empty: str) -> dict[str, Any]:
+    """Move a partition to the host without state, and back; return what the first move loaded."""
+    placing = made.plant.placing
+    task = sorted(placing.tasks)[number % len(placing.tasks)]
+    home = made.plant.reconciler.locations()[task]
+    executor = next(each for each, host in made.plant.hosts.host_of().items() if host == empty)
+    before, so_far = read_by(folder, executor), len(placing.landed)
+    outcome = made.plant.apply(MoveTask(task, empty))
+    made.until(lambda seen: len(placing.landed) > so_far)
+    move = placing.landed[-1]
+    predicted, read = move.megabytes, read_by(folder, executor) - before
+    made.plant.apply(MoveTask(task, home))
+    made.until(lambda seen: len(placing.landed) > so_far + 1)
+    made.more(3)  # the store that was left is closed
+    return {
+        "predicted": predicted,
+        "read": read,
+        "ratio": predicted / read if read else math.nan,
+        "reports": move.flips,
+        "said": outcome.reason,
+    }
+
+
+def measured(store: StateStore, moves: int) -> list[dict[str, Any]]:
+    found = []
+    with tempfile.TemporaryDirectory(prefix="moves-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        with bed(JOB, HOSTS, state_store=store, settings=counted(folder), steady=3) as made:
+            *others, empty = made.plant.hosts.usable
+            for number, task in enumerate(sorted(made.plant.placing.tasks)):
+                made.plant.apply(MoveTask(task, others[number % len(others)]))
+            made.settled()
+            for number in range(moves):
+                found.append(moved(made, folder, number, empty))
+                progress(f"{store}: {found[-1]}")
+    return found
+
+
+def moves(store: StateStore, report: Report, quick: bool) -> None:
+    found = measured(store, QUICK_MOVES if quick else MOVES)
+    near = [abs(each["ratio"] - 1) <= TOLERANCE for each in found]
+    report.figures[f"moves, {store}"] = found
+    report.at_least(f"{store}: share of {len(near)} moves predicted within {TOLERANCE:.0%}", statistics.mean(near), BAR)
+
+
+def first(report: Report, quick: bool) -> None:
+    """Measure the state by executor after the first batch of a new query."""
+    ratios: dict[int, list[float]] = {count: [] for count in FIRST_PARTITIONS}
+    with bed(JOB, FIRST_HOSTS, host=replace(HOST, cores=0.5), steady=1) as made:
+        for count in FIRST_PARTITIONS * (1 if quick else ROUNDS):
+            made.start(replace(JOB, partitions=count))
+            seen = made.until(lambda seen: made.newest() >= 0 and len(seen.tasks) == made.job.partitions)
+            sizes = seen.tasks.column(Metric.STATE_SIZE)
+            by_host = np.bincount(seen.tasks.host, sizes, len(seen.hosts))
+            ratios[count].append(float(by_host.max() / by_host.sum() * FIRST_HOSTS))
+            progress(f"{count} partitions, MB by executor after the first batch: {by_host.round(3).tolist()}")
+    report.figures["first batch: largest over mean, by partitions"] = ratios
+    for count, each in ratios.items():
+        what = f"first batch of {count} partitions on {FIRST_HOSTS} executors: largest over mean bytes"
+        report.at_most(f"{what}, worst of {len(each)}", max(each), SPREAD_BAR)
+
+
+def shrunk(made: Bed) -> tuple[int, str]:
+    """Drain and release hosts until arbitration refuses or one is left; return how many are, and the refusal."""
+    plant = made.plant
+    while len(plant.hosts.usable) > 1:
+        seen = plant.observe()
+        host = seen.usable[-1]
+        (proposal,) = arbitrate([Proposal(DrainHost(host), "benchmark")], seen)
+        if proposal.refused:
+            return len(seen.usable), proposal.refused
+        plant.apply(DrainHost(host))
+        made.until(lambda seen, host=host: host not in plant.reconciler.locations().values())  # type: ignore[misc]
+        made.release(host)
+        made.more(2)
+    return 1, ""
+
+
+def fewest(seen: Observation) -> int:
+    """Return the hosts whose memory, reserve left free, holds the state and what each of them uses besides."""
+    (use,) = memory_uses(seen)
+    own = use.used - np.bincount(seen.tasks.host, use.tasks, len(seen.hosts))
+    return math.ceil(use.total / float(np.mean(use.most - own)))
+
+
+def shrink(report: Report, quick: bool) -> None:
+    """Give hosts back again and again while their heaps are too small for the state to fit on one."""
+    left, least, kills = [], [], 0
+    with bed(FULL, FIRST_HOSTS, host=replace(HOST, cores=0.5, memory=FULL_MB), steady=1) as made:
+        for number in range(QUICK_SHRINKINGS if quick else SHRINKINGS):
+            seen = made.plant.observe()
+            executors = set(made.plant.hosts.host_of())
+            hosts, refused = shrunk(made)
+            gone = executors - set(made.plant.hosts.host_of())
+            lost = sum(each.state is HostState.LOST for each in made.plant.hosts.leases.values())
+            kills = max(lost, len(gone) - (FIRST_HOSTS - hosts))
+            left.append(hosts)
+            least.append(fewest(seen))
+            progress(f"{number + 1}: {hosts} hosts left, {least[-1]} at least; {kills} killed; {refused}")
+            made.whole(FIRST_HOSTS)
+            made.spread()
+    report.figures["hosts left; hosts that hold the state"] = [left, least]
+    report.at_most(f"executors killed in {len(left)} shrinkings", kills, 0)
+    report.at_most("hosts left over the fewest that hold the state, mean", sum(left) / sum(least), HOSTS_BAR)
+
+
+def taken(made: Bed, file: Path | None, host: str) -> float:
+    """Kill `host`, NOTICE_S after a notice in `file`; return the longest batch over the median before."""
+    median, began = made.normal(20), time.time()
+    state = float(np.nansum(made.plant.observe().operators.column(Metric.STATE_HEAP)))
+    if file is not None:
+        file.write_text(datetime.fromtimestamp(began + NOTICE_S, UTC).isoformat())
+        made.until(lambda seen: time.time() >= began + NOTICE_S - 1)
+        time.sleep(max(0.0, began + NOTICE_S - time.time()))
+    if host in made.plant.hosts.active:
+        made.kill(host)
+    made.more(5)
+    longest = max(end - start for start, end in made.batches() if end > began)
+    progress(f"{'notice' if file else 'none'}: {state:.0f} MB of state, median {median:.2f} s, longest {longest:.2f} s")
+    return longest / median
+
+
+def notice(report: Report, quick: bool) -> None:
+    """Measure the longest batch around the loss of a host, with a notice and without."""
+    longest: dict[bool, list[float]] = {True: [], False: []}
+    with tempfile.TemporaryDirectory(prefix="notices-") as name, bed(NOTICE, 3, notices=f"{name}/{{host}}") as made:
+        for number in range(2 if quick else 2 * NOTICES):
+            made.more(5)
+            host, tells = made.plant.hosts.usable[-1], number % 2 == 0
+            longest[tells].append(taken(made, Path(name, host) if tells else None, host))
+            made.whole(3)
+            made.spread()
+    report.figures["longest batch over median, with notice; without"] = [longest[True], longest[False]]
+    report.median_at_most("longest batch over median, host killed after a notice of 30 s", longest[True], NOTICE_BAR)
+
+
+PARTS: Mapping[str, Callable[[Report, bool], None]] = {
+    "heap": partial(moves, "memory"),
+    "rocksdb": partial(moves, "disk"),
+    "first": first,
+    "notice": notice,
+    "shrink": shrink,
+}
+
+if __name__ == "__main__":
+    main_of_parts("state", __doc__, PARTS)
