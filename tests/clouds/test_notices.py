@@ -190,6 +190,23 @@ def test_setting_that_names_no_host_is_refused(template, message):
             cloud()
 
 
+def test_hosts_that_hang_delay_no_other_and_are_asked_once_at_a_time():
+    alarms, asked, ends = Alarms(FakeClock().now), [], threading.Event()
+
+    def read(location):
+        asked.append(location)
+        return "TRUE" if location == "h19" else ends.wait() and ""
+
+    poller = NoticePoller("{host}", alarms, read=read, wall=lambda: NOON, timeout=0.05)
+    poller._thread = threading.current_thread()  # polls by hand
+    hosts = {f"h{n}": HostStatus("small", Phase.UP) for n in range(20)}
+    while not poller.mark(hosts)["h19"].recalled:
+        poller.poll()
+    poller.poll()
+    ends.set()
+    assert all(asked.count(name) == 1 for name in hosts if name != "h19")
+
+
 def test_gone_hosts_stay_gone():
     world = World(h2="TRUE")
     world.marked()

@@ -14,6 +14,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -32,6 +33,8 @@ UNTIMED_S = 30.0
 # A notice whose time has passed for so long is an old one: the host is still there.
 STALE_S = 60.0
 PERIOD_S, TIMEOUT_S = 2.0, 1.0
+# Most reads at once; a round of more hosts than these may leave some unread.
+READERS = 64
 # Polls in a row that fail before an alarm: agents of new hosts may start late.
 FAILED_POLLS = 10
 # Names of times in the JSON of AWS, Azure and others.
@@ -131,6 +134,7 @@ class NoticePoller:
     Args:
         template: Path or URL with `{host}` or `{address}`.
         read: Returns the text at a location; raises OSError.
+        timeout: Seconds for the reads of one round together.
     """
 
     def __init__(
@@ -140,11 +144,14 @@ class NoticePoller:
         *,
         read: Callable[[str], str] = read_notice,
         wall: Callable[[], float] = time.time,
+        timeout: float = 2 * TIMEOUT_S,
     ) -> None:
         self._template, self._alarms, self._read, self._wall = template, alarms, read, wall
+        self._timeout = timeout
         self._hosts: Mapping[str, HostStatus] = {}
         self._notices: dict[str, Notice] = {}
         self._first_read: dict[str, tuple[str, float]] = {}  # newest text of each host
+        self._reading: set[str] = set()  # hosts whose read has not ended
         self._failures = 0
         self._closing = threading.Event()
         self._thread: AlarmedThread | None = None
@@ -161,12 +168,10 @@ class NoticePoller:
     def poll(self) -> None:
         """Read the notices of all hosts once."""
         notices, errors, first_read = {}, list[OSError](), dict[str, tuple[str, float]]()
-        for name, status in self._hosts.items():
+        for name, text in self._texts(self._hosts).items():
             before = self._first_read.get(name, ("", math.nan))
-            try:
-                text = self._read(self._template.format(host=name, address=status.address))
-            except (OSError, ValueError, HTTPException) as error:
-                errors.append(error if isinstance(error, OSError) else OSError(str(error)))
+            if isinstance(text, OSError):
+                errors.append(text)
                 text = before[0]  # a host that is taken away may take its endpoint along
             first_read[name] = before if text == before[0] else (text, self._wall())
             notice = parse_notice(*first_read[name])
@@ -178,6 +183,33 @@ class NoticePoller:
             self._alarms.sound(NOTICE_ALARM, f"notices cannot be read: {errors[0].strerror or errors[0]}")
         elif not errors:
             self._alarms.clear(NOTICE_ALARM)
+
+    def _texts(self, hosts: Mapping[str, HostStatus]) -> dict[str, str | OSError]:
+        """Return what each host's location holds. Hosts that do not answer in time have an error."""
+        results: dict[str, str | OSError] = {}
+        asked = {name: status for name, status in hosts.items() if name not in self._reading}
+        waiting, answered = deque(asked.items()), threading.Semaphore(0)
+
+        def read_some() -> None:
+            with contextlib.suppress(IndexError):
+                while True:
+                    name, status = waiting.popleft()
+                    self._reading.add(name)
+                    try:
+                        results[name] = self._read(self._template.format(host=name, address=status.address))
+                    except (OSError, ValueError, HTTPException) as error:
+                        results[name] = error if isinstance(error, OSError) else OSError(str(error))
+                    self._reading.discard(name)
+                    answered.release()
+
+        for _ in range(min(READERS, len(asked))):  # daemons: one that hangs must not keep the program
+            threading.Thread(target=read_some, daemon=True).start()
+        end = time.monotonic() + self._timeout
+        for _ in asked:
+            if not answered.acquire(timeout=max(0.0, end - time.monotonic())):
+                break
+        waiting.clear()
+        return {name: results.get(name, OSError(f"host {name} does not answer")) for name in hosts}
 
     def close(self) -> None:
         self._closing.set()
