@@ -2,6 +2,7 @@
 
 import http.client
 import http.server
+import json
 import threading
 
 import pytest
@@ -38,6 +39,22 @@ def test_time_in_a_notice_is_its_deadline(text):
 @pytest.mark.parametrize("text", ["", " \n", "FALSE", "none", "null", "{}", '{"DocumentIncarnation": 3, "Events": []}'])
 def test_empty_answer_is_no_notice(text):
     assert parse_notice(text, NOON) is None
+
+
+@pytest.mark.parametrize(
+    ("machines", "counts"),
+    [
+        (["web_37"], True),
+        (["web_38", "WEB_37"], True),
+        (["web_38"], False),
+        (["db"], False),  # another host of ours
+        (["someone"], True),  # its name tells nothing
+        ([], True),
+    ],
+)
+def test_event_of_another_machine_of_a_scale_set_does_not_count(machines, counts):
+    text = json.dumps({"Events": [{"Resources": machines, "EventType": "Preempt", "NotBefore": "2023-11-14T22:13:50Z"}]})
+    assert (parse_notice(text, NOON, "web000011.internal", ["web000011.internal", "db"]) is not None) == counts
 
 
 @pytest.mark.parametrize("text", ["TRUE", "moved for maintenance", '{"state": "marked"}'])

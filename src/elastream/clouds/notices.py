@@ -9,13 +9,14 @@ import contextlib
 import email.utils
 import json
 import math
+import re
 import string
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from http.client import HTTPException
@@ -86,19 +87,49 @@ def read_notice(location: str) -> str:
         return ""
 
 
-def parse_notice(text: str, since: float) -> Notice | None:
-    """Return the notice in `text`, or None. `since`: epoch second from which a notice without a time counts."""
+def parse_notice(text: str, since: float, address: str = "", all_: Collection[str] = ()) -> Notice | None:
+    """Return the notice in `text`, or None.
+
+    Args:
+        since: Epoch second from which a notice without a time counts.
+        address: Of the host. Azure's events of other machines do not count, as far as addresses tell.
+        all_: Addresses of all hosts.
+    """
     text = text.strip()
     if text.lower() in NONE_TEXTS:
         return None
     document: Any = text
     with contextlib.suppress(ValueError, RecursionError):
         document = json.loads(text)
-    if isinstance(document, dict) and document.get("Events") == []:  # Azure's scheduled events
-        return None
+    if isinstance(document, dict) and isinstance(events := document.get("Events"), list):  # Azure's scheduled events
+        document["Events"] = [each for each in events if not _of_others(each, address, all_)]
+        if not document["Events"]:
+            return None
     times = [at for value in _times(document) if (at := _moment(value)) is not None]
     words = "" if isinstance(document, dict | list) else " ".join(text.split())[:80]
     return Notice(min(times), "") if times else Notice(since + UNTIMED_S, words)
+
+
+def _of_others(event: Any, address: str, all_: Collection[str]) -> bool:
+    """Return True if each machine of an event, which all of a scale set see, is certainly not the one at `address`."""
+    machines = event.get("Resources") if isinstance(event, dict) else None
+    if not isinstance(machines, list) or not machines:
+        return False
+    own, known = _machines_at(address), {name for each in all_ for name in _machines_at(each)}
+    sets = {name.rpartition("_")[0] for name in own if "_" in name}
+
+    def foreign(machine: str) -> bool:
+        scale_set, _, number = machine.rpartition("_")
+        return machine not in own and (machine in known or (number.isdecimal() and scale_set in sets))
+
+    return all(foreign(str(machine).lower()) for machine in machines)
+
+
+def _machines_at(address: str) -> set[str]:
+    """Return the names that a machine may have in Azure: `web_37` is at `web000011`, its number to base 36."""
+    name = address.partition(".")[0].lower()
+    member = re.fullmatch(r"(.+)(0[0-9a-z]{5})", name)
+    return {name, f"{member[1]}_{int(member[2], 36)}"} if member else {name}
 
 
 def _times(document: Any) -> Iterator[Any]:
@@ -168,13 +199,15 @@ class NoticePoller:
     def poll(self) -> None:
         """Read the notices of all hosts once."""
         notices, errors, first_read = {}, list[OSError](), dict[str, tuple[str, float]]()
-        for name, text in self._texts(self._hosts).items():
+        hosts = self._hosts
+        addresses = {name: status.address for name, status in hosts.items()}
+        for name, text in self._texts(hosts).items():
             before = self._first_read.get(name, ("", math.nan))
             if isinstance(text, OSError):
                 errors.append(text)
                 text = before[0]  # a host that is taken away may take its endpoint along
             first_read[name] = before if text == before[0] else (text, self._wall())
-            notice = parse_notice(*first_read[name])
+            notice = parse_notice(*first_read[name], addresses[name], addresses.values())
             if notice is not None and notice.deadline > self._wall() - STALE_S:
                 notices[name] = notice
         self._notices, self._first_read = notices, first_read
