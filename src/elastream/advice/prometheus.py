@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from elastream.advice.application import NAN, Application, LoggedBatch, LoggedQuery
+from elastream.advice.application import KEPT_BATCHES, NAN, Application, LoggedBatch, LoggedQuery
 from elastream.advice.progress import MOST_EPOCH, MOST_RECORDS, MOST_SECONDS
 from elastream.advice.web import NoSuchPage, Site
 from elastream.core.wording import counted
@@ -31,6 +31,8 @@ OWN = [*(f"{name}_{part}" for name in (DURATION, LATENCY) for part in ("sum", "c
 SELECTOR = f'{{__name__=~"(?i:metrics_.+_spark_streaming_.+)|{"|".join(OWN)}"}}'
 # Part by which an interval may differ from the usual one, which a trigger sets then; and that it exceeds a batch by.
 ALIKE, IDLE = 0.1, 1.05
+# Shortest time between two batches: Spark's clock has no shorter one.
+SHORTEST_S = 1e-3
 UNKNOWN = (
     "each batch: Prometheus has the newest one of each scrape, and those before it are taken to be like it",
     "tasks, executors, settings and sources: no series has them",
@@ -160,11 +162,18 @@ def _query(name: str, spans: list[Span], values: Mapping[str, Samples]) -> Logge
     regular = spans and interval > IDLE * statistics.median(span.seconds for span in spans)
     state, watermark = (_line(values.get(name, {})) for name in ("states_rowsTotal", "eventTime_watermark"))
     stateful = any(values.get("states_rowsTotal", {}).values())
+    numbers = []
     for span in spans:
-        if not (span.rows < MOST_RECORDS and span.seconds < MOST_SECONDS and span.ended < MOST_EPOCH):
+        if not (span.rows < MOST_RECORDS and SHORTEST_S <= span.every < MOST_SECONDS and span.ended < MOST_EPOCH):
             continue
         every = interval if regular and abs(span.every / interval - 1) < ALIKE else span.every
-        for number in range(math.ceil(span.begun / every), math.ceil(span.ended / every)):
+        numbers.append((span, every, range(math.ceil(span.begun / every), math.ceil(span.ended / every))))
+    surplus = max(0, sum(len(each) for *_, each in numbers) - KEPT_BATCHES)
+    for span, every, all_ in numbers:
+        kept = all_[surplus:]  # the newest ones
+        surplus = max(0, surplus - len(all_))
+        query.dropped += len(all_) - len(kept)
+        for number in kept:
             start, rows = number * every, span.rows * every / span.every
             until = watermark(start) / 1e3
             query.add(
