@@ -14,7 +14,8 @@ from itertools import chain, pairwise
 import numpy as np
 
 from elastream.advice.application import Application, LoggedBatch, LoggedQuery, times_of
-from elastream.advice.service import ALIKE, Latency
+from elastream.advice.service import Latency
+from elastream.core.batch_line import ALIKE
 from elastream.core.lateness import (
     BATCHES_READ,
     LEAST_BATCHES,

@@ -9,6 +9,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from elastream.core.batch_line import BatchLine
 from elastream.core.observation import MicroBatch, Observation
 from elastream.policies.common.chained import stateless_tasks
 from elastream.policies.common.load_history import LoadHistory
@@ -109,12 +112,14 @@ class Service:
         return min(max(statistics.median(self.overheads), 1.0), MOST_OVERHEAD)
 
     def factors(self, seconds: float) -> list[float]:
-        """Return the overhead of batches of `seconds`, by each loaded batch. Their fixed part is the shortest batch."""
-        length = max(seconds, 2 * self.shortest)
-        return [
-            overhead * (1 - self.shortest / max(lasted, self.shortest)) * length / (length - self.shortest)
-            for overhead, lasted in zip(self.overheads, self.lengths, strict=True)
-        ]
+        """Return the overhead of batches of `seconds`, by each loaded batch."""
+        if not self.lengths:
+            return []
+        lengths = np.array(self.lengths)
+        work = lengths / np.array(self.overheads)  # seconds of a batch without fixed part, on these cores
+        line = BatchLine.of(work, lengths, self.shortest)
+        length = max(seconds, 2 * line.fixed)
+        return [*(length / line.largest(length) * lengths / line.seconds(work)).tolist()]
 
     def budget(self, target: float, *, governed: bool) -> float:
         """Return the seconds that a record may wait in queues within the target latency.
