@@ -42,13 +42,14 @@ Samples = dict[float, float]
 
 
 class Span(NamedTuple):
-    """Batches between two scrapes. every: seconds between their starts."""
+    """Batches between two scrapes. every: seconds between their starts, in which a part `off` may be wrong."""
 
     begun: float
     ended: float
     rows: float
     seconds: float
     every: float
+    off: float = ALIKE
 
 
 @dataclass
@@ -151,7 +152,8 @@ def _of_histograms(values: Mapping[str, Samples], records: Samples) -> Iterator[
         elif number:
             if processed > 0 and seconds > 0:
                 each = seconds / number
-                yield Span(before, at, processed / number, each, max(each, (at - before) / number))
+                # One batch more or less may have ended just at a scrape.
+                yield Span(before, at, processed / number, each, max(each, (at - before) / number), max(ALIKE, 1 / number))
             before = at
 
 
@@ -166,7 +168,8 @@ def _query(name: str, spans: list[Span], values: Mapping[str, Samples]) -> Logge
     for span in spans:
         if not (span.rows < MOST_RECORDS and SHORTEST_S <= span.every < MOST_SECONDS and span.ended < MOST_EPOCH):
             continue
-        every = interval if regular and abs(span.every / interval - 1) < ALIKE else span.every
+        on_trigger = regular and span.seconds < interval and abs(span.every / interval - 1) <= span.off
+        every = interval if on_trigger else span.every
         numbers.append((span, every, range(math.ceil(span.begun / every), math.ceil(span.ended / every))))
     surplus = max(0, sum(len(each) for *_, each in numbers) - KEPT_BATCHES)
     for span, every, all_ in numbers:
