@@ -119,6 +119,12 @@ def test_fixed_fleet_is_the_smallest_that_keeps_the_target():
     assert sizing.fixed.cost == pytest.approx(73.0 * sizing.fixed.hosts)
 
 
+@pytest.mark.parametrize(("rate", "hidden"), [(600.0, True), (200.0, False)])
+def test_trigger_that_no_batch_waited_for_is_unknown(rate, hidden):
+    sizing = size(logged(1, rate=lambda at: rate, batches=25), 10.0, math.nan, {})
+    assert any("whether counts has a trigger" in each for each in sizing.unknown) == hidden
+
+
 def test_fleet_that_cannot_follow_is_late():
     busy = logged(4, rate=lambda at: 1200.0, batches=60)
     first = size(busy, 10.0, math.nan, {}).curve[0]

@@ -138,13 +138,22 @@ class LoggedQuery:
         return "foreachbatch" in self.sink.lower()
 
     @cached_property
+    def _idle(self) -> list[tuple[LoggedBatch, LoggedBatch]]:
+        return [(a, b) for a, b in pairwise(self.batches) if b.start - a.end > POLL_S]
+
+    @property
+    def restless(self) -> bool:
+        """True if each batch followed the one before at once, so that a trigger would not show."""
+        return not self._idle[COLD_BATCHES:]
+
+    @cached_property
     def trigger(self) -> float:
         """Seconds between the starts that its trigger sets; NaN without an interval.
 
         Spark starts such batches at multiples of the interval.
         """
         # A batch that overruns the interval is followed at once. Only after an idle time the trigger started one.
-        pairs = [(a, b) for a, b in pairwise(self.batches) if b.start - a.end > POLL_S][COLD_BATCHES:]
+        pairs = self._idle[COLD_BATCHES:]
         gaps = sorted(round(b.start - a.start, 3) for a, b in pairs)
         if len(gaps) < 3:
             return NAN
