@@ -173,18 +173,18 @@ def _query(name: str, spans: list[Span], values: Mapping[str, Samples]) -> Logge
         numbers.append((span, every, range(math.ceil(span.begun / every), math.ceil(span.ended / every))))
     surplus = max(0, sum(len(each) for *_, each in numbers) - KEPT_BATCHES)
     for span, every, all_ in numbers:
-        kept = all_[surplus:]  # the newest ones
+        newest = all_[surplus:]
         surplus = max(0, surplus - len(all_))
-        query.dropped += len(all_) - len(kept)
-        for number in kept:
-            start, rows = number * every, span.rows * every / span.every
+        query.dropped += len(all_) - len(newest)
+        for number in newest:
+            start = number * every
             until = watermark(start) / 1e3
             query.add(
                 LoggedBatch(
                     len(query.batches) + query.dropped,
                     start,
                     span.seconds,
-                    rows,
+                    span.rows,
                     state=state(start) if stateful else NAN,
                     watermark=until if until > 0 else NAN,
                     first=start - every,
