@@ -39,7 +39,7 @@ class Job:
     Attributes:
         start: Starts its queries in a folder.
         feed: Files a second of its source, if it reads files, and `first` at once.
-        burst: Times as many come in 6 of 30 seconds.
+        burst: Times as many come in 3 of 30 seconds.
     """
 
     start: Callable[[SparkSession, Path], object]
@@ -230,7 +230,7 @@ def logged(job: Job, folder: Path, cores: int = 2) -> Path:
         while time.monotonic() < end:
             if job.feed:
                 feed(folder / "in", next(numbers))
-            burst = job.burst if (end - time.monotonic()) % 30 < 6 else 1.0
+            burst = job.burst if (end - time.monotonic()) % 30 < 3 else 1.0
             time.sleep(1 / (burst * job.feed or 1.0))
         for query in spark.streams.active:
             with suppress(Exception):

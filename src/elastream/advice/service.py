@@ -10,7 +10,6 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 
 import numpy as np
 
@@ -208,8 +207,8 @@ class BatchModel:
     def seconds(self, rows: float, slots: float, rest: Sequence[float] = ()) -> float:
         """Return the seconds of a batch. rest: one of `rests`."""
         outside, *runs = rest or (0.0,)
-        pairs = zip_longest(self.stages, runs, fillvalue=0.0)
-        stages = math.fsum(stage.seconds(rows, slots, run) for stage, run in pairs)
+        runs = runs or [0.0] * len(self.stages)
+        stages = math.fsum(stage.seconds(rows, slots, run) for stage, run in zip(self.stages, runs, strict=True))
         return max(0.0, self.driver.fixed + self.driver.each * rows + outside) + self.overlap * stages
 
     @property
