@@ -112,16 +112,17 @@ def test_batches_shorter_than_any_clock_shows_are_none():
         read(brief_batches(1e-9))
 
 
-def test_trigger_shows_in_scrapes_that_count_one_batch_more_or_less():
+@pytest.mark.parametrize("trigger", [4, 10])
+def test_trigger_shows_in_scrapes_that_count_one_batch_more_or_less(trigger):
     labels, duration = {"run": "r1", "query": "counts"}, "elastream_query_batch_duration_seconds"
-    number = [sum(each <= 15.0 * n for each in range(1, 2000, 4)) for n in range(100)]  # a batch ends each 4 s
+    number = [sum(each <= 15.0 * n for each in range(1, 2000, trigger)) for n in range(100)]
     result = [
         series(f"{duration}_count", number, **labels),
         series(f"{duration}_sum", [1.5 * n for n in number], **labels),
         series("elastream_query_latency_seconds_count", [400 * n for n in number], **labels),
     ]
     query = query_of(read(result))
-    assert query.trigger == 4.0
+    assert query.trigger == trigger
     assert sum(batch.rows for batch in query.batches) == pytest.approx(400 * number[-1], rel=0.02)
 
 

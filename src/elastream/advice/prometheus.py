@@ -31,6 +31,8 @@ OWN = [*(f"{name}_{part}" for name in (DURATION, LATENCY) for part in ("sum", "c
 SELECTOR = f'{{__name__=~"(?i:metrics_.+_spark_streaming_.+)|{"|".join(OWN)}"}}'
 # Part by which an interval may differ from the usual one, which a trigger sets then; and that it exceeds a batch by.
 ALIKE, IDLE = 0.1, 1.05
+# Batches of a stretch from which the usual time between starts follows.
+STRETCH = 10
 # Shortest time between two batches: Spark's clock has no shorter one.
 SHORTEST_S = 1e-3
 UNKNOWN = (
@@ -159,7 +161,7 @@ def _of_histograms(values: Mapping[str, Samples], records: Samples) -> Iterator[
 
 def _query(name: str, spans: list[Span], values: Mapping[str, Samples]) -> LoggedQuery:
     query = LoggedQuery(name, name)
-    usual = statistics.median(span.every for span in spans) if spans else NAN
+    usual = _usual(spans)
     interval = round(usual, 0 if usual >= 1 else 1)
     regular = spans and interval > IDLE * statistics.median(span.seconds for span in spans)
     state, watermark = (_line(values.get(name, {})) for name in ("states_rowsTotal", "eventTime_watermark"))
@@ -192,6 +194,18 @@ def _query(name: str, spans: list[Span], values: Mapping[str, Samples]) -> Logge
                 )
             )
     return query
+
+
+def _usual(spans: list[Span]) -> float:
+    """Return the usual seconds between starts, over stretches in which one batch more or less counts little."""
+    lasted = np.array([span.ended - span.begun for span in spans])
+    times, numbers = np.cumsum(lasted), np.cumsum(lasted / [span.every for span in spans])
+    until = np.searchsorted(numbers, numbers + STRETCH)
+    since = np.flatnonzero(until < len(spans))
+    until = until[since]
+    if not since.size:
+        return statistics.median(span.every for span in spans) if spans else NAN
+    return float(np.median((times[until] - times[since]) / (numbers[until] - numbers[since])))
 
 
 def _line(samples: Samples) -> Callable[[float], float]:

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from elastream.advice.application import NAN, POLL_S, LoggedBatch, LoggedQuery, times_of
+from elastream.advice.application import NAN, POLL_S, LoggedBatch, LoggedQuery
 from elastream.core.batch_line import BatchLine
 from elastream.core.frames import Floats
 from elastream.core.latency import figures
-from elastream.core.lateness import Cause, StageTimes
+from elastream.core.lateness import StageTimes
 from elastream.core.metrics import Metric
 
 # Fewest warm batches for a calibration, and for one half of a cross-validation.
@@ -136,7 +136,7 @@ class BatchModel:
 
     Attributes:
         driver: Seconds outside of stages, by records.
-        overlap: Seconds with a running stage over those of all stages.
+        stages: Stages one after the other. Those that run at once share the slots, and are one.
         rests: For each batch in order, what it has over the model: seconds outside of stages, then those of each stage's
             tasks. So a stall of the driver counts the same on any fleet, and work of tasks divides over its slots.
         work: Seconds of tasks a record.
@@ -144,10 +144,9 @@ class BatchModel:
 
     driver: BatchLine
     stages: tuple[_Stage, ...]
-    overlap: float
-    trigger: float
-    limit: float
     work: float
+    trigger: float = NAN
+    limit: float = math.inf
     rests: tuple[tuple[float, ...], ...] = ()
 
     @classmethod
@@ -160,31 +159,26 @@ class BatchModel:
         if len(alike) < LEAST_CALIBRATED:
             return None
         rows, had = np.array([[batch.rows, slots(batch.start)] for batch in alike]).T
-        of = cls._of_stages if usual[0][0] else cls._of_durations
-        model = of(query, alike, rows, had, limit)
-        return replace(model, rests=tuple(map(model._rest, alike, had.tolist())))
+        times = _at_once(alike)
+        model = cls._of_stages(alike, times, rows, had) if usual[0][0] else cls._of_durations(query, alike, rows, had)
+        rests = tuple(map(model._rest, alike, times, had.tolist()))
+        return replace(model, rests=rests, trigger=query.trigger, limit=limit)
 
     @classmethod
     def _of_stages(
-        cls, query: LoggedQuery, batches: Sequence[LoggedBatch], rows: Floats, had: Floats, limit: float
+        cls, batches: Sequence[LoggedBatch], times: Sequence[Sequence[StageTimes]], rows: Floats, had: Floats
     ) -> "BatchModel":
-        busy = [times_of(batch).parts[Cause.HOSTS] for batch in batches]
+        busy = [math.fsum(stage.seconds for stage in each) for each in times]
         outside = np.array([max(0.0, batch.seconds - at) for batch, at in zip(batches, busy, strict=True)])
         driver = BatchLine.of(rows, outside, float(np.median(outside)))
         # Commits of state are work that does not follow from records, in the stages that read a shuffle.
-        shuffled = sum(stage.times.shuffled for stage in batches[0].stages)
+        shuffled = sum(stage.shuffled for stage in times[0])
         state = float(np.median([batch.state_work for batch in batches])) / max(1, shuffled)
-        by_place = zip(*(batch.stages for batch in batches), strict=True)
-        stages = tuple(_stage([each.times for each in place], rows, had, state) for place in by_place)
-        lasted = [math.fsum(stage.times.seconds for stage in batch.stages) for batch in batches]
-        overlap = statistics.median(at / each if each > 0 else 1.0 for at, each in zip(busy, lasted, strict=True))
-        work = math.fsum(batch.run for batch in batches) / math.fsum(rows)
-        return cls(driver, stages, overlap, query.trigger, limit, work)
+        stages = tuple(_stage(place, rows, had, state) for place in zip(*times, strict=True))
+        return cls(driver, stages, math.fsum(batch.run for batch in batches) / math.fsum(rows))
 
     @classmethod
-    def _of_durations(
-        cls, query: LoggedQuery, batches: Sequence[LoggedBatch], rows: Floats, had: Floats, limit: float
-    ) -> "BatchModel":
+    def _of_durations(cls, query: LoggedQuery, batches: Sequence[LoggedBatch], rows: Floats, had: Floats) -> "BatchModel":
         tasks = query.width or ANY_TASKS
         seconds, state, tasks_part = np.array(
             [[batch.seconds, batch.state_work, batch.durations.get("addBatch", batch.seconds)] for batch in batches]
@@ -194,14 +188,11 @@ class BatchModel:
         run = BatchLine(float(np.median(state)), line.each)
         driver = BatchLine(line.fixed, 0.0, line.separable)
         work = run.each + run.fixed * len(batches) / math.fsum(rows)
-        return cls(driver, (_Stage(tasks, run),), 1.0, query.trigger, limit, work)
+        return cls(driver, (_Stage(tasks, run),), work)
 
-    def _rest(self, batch: LoggedBatch, slots: float) -> tuple[float, ...]:
-        times = [each.times for each in batch.stages]
-        runs = [
-            each.run - stage.run.fixed - stage.run.each * batch.rows
-            for each, stage in zip(times, self.stages, strict=False)
-        ]
+    def _rest(self, batch: LoggedBatch, times: Sequence[StageTimes], slots: float) -> tuple[float, ...]:
+        pairs = zip(times, self.stages, strict=False)
+        runs = [each.run - stage.run.fixed - stage.run.each * batch.rows for each, stage in pairs]
         return batch.seconds - self.seconds(batch.rows, slots, (0.0, *runs)), *runs
 
     def seconds(self, rows: float, slots: float, rest: Sequence[float] = ()) -> float:
@@ -209,7 +200,7 @@ class BatchModel:
         outside, *runs = rest or (0.0,)
         runs = runs or [0.0] * len(self.stages)
         stages = math.fsum(stage.seconds(rows, slots, run) for stage, run in zip(self.stages, runs, strict=True))
-        return max(0.0, self.driver.fixed + self.driver.each * rows + outside) + self.overlap * stages
+        return max(0.0, self.driver.fixed + self.driver.each * rows + outside) + stages
 
     @property
     def separable(self) -> bool:
@@ -250,6 +241,28 @@ class BatchModel:
     def _next_trigger(self, at: float) -> float:
         """Return the first multiple of the interval after `at`, at which Spark starts a batch if the last one has ended."""
         return -math.inf if math.isnan(self.trigger) else (math.floor(at / self.trigger + 1e-6) + 1) * self.trigger
+
+
+def _at_once(batches: Sequence[LoggedBatch]) -> list[list[StageTimes]]:
+    """Return the stages of each batch, in one those that run at once in most batches."""
+    of_batches = [[stage.times for stage in batch.stages] for batch in batches]
+    groups: list[list[int]] = []
+    for place in range(len(of_batches[0])):
+        times = [(each[place], [each[other] for other in groups[-1]]) for each in of_batches] if groups else []
+        at_once = sum(any(a.begun < b.ended and b.begun < a.ended for b in others) for a, others in times)
+        groups[-1:] = [[*groups[-1], place]] if at_once > len(times) / 2 else [*groups[-1:], [place]]
+    return [[_together([each[place] for place in group]) for group in groups] for each in of_batches]
+
+
+def _together(times: Sequence[StageTimes]) -> StageTimes:
+    return StageTimes(
+        min(each.begun for each in times),
+        max(each.ended for each in times),
+        sum(each.tasks for each in times),
+        math.fsum(each.run for each in times),
+        max(each.longest for each in times),
+        shuffled=any(each.shuffled for each in times),
+    )
 
 
 def _stage(times: Sequence[StageTimes], rows: Floats, slots: Floats, state: float) -> _Stage:
