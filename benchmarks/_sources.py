@@ -12,6 +12,7 @@ import numpy as np
 
 from elastream.advice.advice import Advice, advise
 from elastream.advice.progress import epoch
+from elastream.advice.sources import lines_of
 
 # Seconds between scrapes of Prometheus.
 STEP_S = 5.0
@@ -30,8 +31,8 @@ def advices(log: Path, cores: int, target: float) -> Iterator[tuple[str, Advice]
 
 
 def _progress(log: Path) -> Iterator[Mapping[str, Any]]:
-    for line in log.open():
-        if "QueryProgressEvent" in line and "addBatch" in (batch := json.loads(line)["progress"])["durationMs"]:
+    for line in lines_of(log):
+        if b"QueryProgressEvent" in line and "addBatch" in (batch := json.loads(line)["progress"])["durationMs"]:
             yield batch
 
 

@@ -63,7 +63,7 @@ def test_other_fleet_has_the_predicted_latencies(every):
     assert (point.p50, point.p99) == (pytest.approx(ran.p50, rel=0.1), pytest.approx(ran.p99, rel=0.1))
 
 
-def test_fleet_whose_batches_overrun_the_trigger_has_the_predicted_latencies():
+def test_fleet_that_overruns_its_trigger_has_the_predicted_latencies():
     rate = lambda at: 250.0 + 150.0 * math.sin(at / 100)  # noqa: E731
     there = the_query(logged(1, every=2.0, rate=rate))
     point = next(point for point in size(logged(2, every=2.0, rate=rate), 10.0, 0.1, {}).curve if point.hosts == 1)
@@ -83,7 +83,7 @@ def test_trigger_shows_although_most_batches_overrun_it():
     assert query.trigger == 2.0
 
 
-def test_stall_of_the_driver_is_as_long_on_fewer_slots_and_work_of_tasks_is_not():
+def test_stall_of_the_driver_is_as_long_on_fewer_slots():
     def batch(number, outside, run):
         times = StageTimes(9.0 * number, 9.0 * number + run / 4, 4, run, run / 4, run, 0.0, shuffled=False, python=False)
         return LoggedBatch(
@@ -97,7 +97,7 @@ def test_stall_of_the_driver_is_as_long_on_fewer_slots_and_work_of_tasks_is_not(
     assert laden == pytest.approx(0.2 + 3.0)
 
 
-def test_commits_of_state_are_no_work_of_records_where_all_batches_are_alike():
+def test_commits_of_state_are_no_work_of_records():
     def batch(number):
         times = StageTimes(9.0 * number, 9.0 * number + 1.0, 4, 4.0, 1.0, 4.0, 0.0, shuffled=True, python=False)
         return LoggedBatch(number, 9.0 * number, 1.0, 100.0, stages=(Stage(times),), state_work=3.0)

@@ -44,7 +44,7 @@ Samples = dict[float, float]
 
 
 class Span(NamedTuple):
-    """Batches between two scrapes. every: seconds between their starts, in which a part `off` may be wrong."""
+    """Batches between two scrapes. every: seconds between starts; off: its relative error."""
 
     begun: float
     ended: float
@@ -197,7 +197,7 @@ def _query(name: str, spans: list[Span], values: Mapping[str, Samples]) -> Logge
 
 
 def _usual(spans: list[Span]) -> float:
-    """Return the usual seconds between starts, over stretches in which one batch more or less counts little."""
+    """Return the usual seconds between starts."""
     lasted = np.array([span.ended - span.begun for span in spans])
     times, numbers = np.cumsum(lasted), np.cumsum(lasted / [span.every for span in spans])
     until = np.searchsorted(numbers, numbers + STRETCH)

@@ -1,8 +1,6 @@
 """Duration of a query's batches with other slots and other records, calibrated from its log.
 
-A batch is its driver's part plus its stages. A stage takes as long as its tasks fill the slots, at least as long as its
-longest task. Work is linear in the records. Without stages, all
-that grows with them divides over the slots, as does work on state.
+A stage takes as long as its tasks fill the slots, at least as long as its longest task.
 """
 
 import math
@@ -136,9 +134,8 @@ class BatchModel:
 
     Attributes:
         driver: Seconds outside of stages, by records.
-        stages: Stages one after the other. Those that run at once share the slots, and are one.
-        rests: For each batch in order, what it has over the model: seconds outside of stages, then those of each stage's
-            tasks. So a stall of the driver counts the same on any fleet, and work of tasks divides over its slots.
+        stages: One after the other. Those that run at once are one.
+        rests: What each batch has over the model: seconds outside of stages, then of each stage's tasks.
         work: Seconds of tasks a record.
     """
 

@@ -36,7 +36,7 @@ class Point:
     """A number of hosts on the curve.
 
     Attributes:
-        p50, p99: Of the latencies (seconds): the slowest query's.
+        p50, p99: Latencies of the slowest query (seconds).
         in_time: Share of all records within the target.
         cost: Price of a month; NaN without a price.
         logged: True for the fleet of the log.

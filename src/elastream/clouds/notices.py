@@ -111,7 +111,7 @@ def parse_notice(text: str, since: float, address: str = "", all_: Collection[st
 
 
 def _of_others(event: Any, address: str, all_: Collection[str]) -> bool:
-    """Return True if each machine of an event, which all of a scale set see, is certainly not the one at `address`."""
+    """Return True if no machine of an event can be the one at `address`."""
     machines = event.get("Resources") if isinstance(event, dict) else None
     if not isinstance(machines, list) or not machines:
         return False
@@ -126,7 +126,7 @@ def _of_others(event: Any, address: str, all_: Collection[str]) -> bool:
 
 
 def _machines_at(address: str) -> set[str]:
-    """Return the names that a machine may have in Azure: `web_37` is at `web000011`, its number to base 36."""
+    """Return names of a machine in Azure: `web_37` is at `web000011`, in base 36."""
     name = address.partition(".")[0].lower()
     member = re.fullmatch(r"(.+)(0[0-9a-z]{5})", name)
     return {name, f"{member[1]}_{int(member[2], 36)}"} if member else {name}
@@ -218,7 +218,7 @@ class NoticePoller:
             self._alarms.clear(NOTICE_ALARM)
 
     def _texts(self, hosts: Mapping[str, HostStatus]) -> dict[str, str | OSError]:
-        """Return what each host's location holds. Hosts that do not answer in time have an error."""
+        """Return each host's text, or why it has none."""
         results: dict[str, str | OSError] = {}
         asked = {name: status for name, status in hosts.items() if name not in self._reading}
         waiting, answered = deque(asked.items()), threading.Semaphore(0)

@@ -1,7 +1,6 @@
-"""Seconds of a micro-batch by the work of its records: the one line that sizes, savings and simulations predict from.
+"""Seconds of a batch by its work: the line from which sizes, savings and simulations predict.
 
-A batch takes a fixed time, and more for the work that a core gets of its records. Work is in any unit, such as records a
-slot or core-seconds a core.
+Work is in any unit, such as records a slot.
 """
 
 from dataclasses import dataclass
@@ -20,8 +19,7 @@ class BatchLine:
     """A line through batches.
 
     Attributes:
-        fixed: Seconds of a batch without records.
-        each: Seconds a unit of work.
+        fixed, each: Seconds of a batch without work, and more a unit of it.
         separable: False if all batches had about as much work, so that `fixed` is an assumption.
     """
 

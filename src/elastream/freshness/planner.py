@@ -1,7 +1,7 @@
 """The start of the next bounded run and its hosts, as pure functions of what is waiting and of earlier runs.
 
-A record is *fresh* if it is committed at most `freshness` seconds after its arrival. A run takes what arrived before its
-snapshot, the start of its queries. The latest start is the cheapest: it shares start-up among most records.
+A record is *fresh* if it is committed within `freshness` seconds. A run takes what arrived before its snapshot, the start
+of its queries. The latest start is the cheapest.
 """
 
 import math
@@ -61,7 +61,7 @@ class HostBounds:
     most: int = 1
 
     def named(self, hosts: int, word: str = "") -> str:
-        """Return `"{word} 2 hosts"`; empty if all runs have as many, as in a job of one process."""
+        """Return `"{word} 2 hosts"`; empty if all runs have as many."""
         return "" if self.least == self.most else f"{word} {counted(hosts, 'host')}"
 
 
@@ -99,9 +99,9 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 def bound(values: Sequence[float]) -> float:
-    """Return a value that the next one exceeds once in a hundred times, as far as `values` tell.
+    """Return a value that the next one exceeds once in a hundred times.
 
-    Fewer than 99 values have no such quantile. Then it is more than the largest by the reciprocal of their number.
+    For fewer than 99 values it is more than the largest by the reciprocal of their number.
     """
     enough = len(values) >= SURE / (1 - SURE) - 1e-9
     return quantile(values, SURE) if enough else max(values) * (1 + 1 / len(values))
@@ -149,8 +149,7 @@ class Arrivals:
 class RunModel:
     """Predictions from earlier runs: `startup` and `release` (seconds), and the time of `records` on `hosts`.
 
-    The time is a line in records a host through the runs so far. Beyond the largest of them it is taken as proportional,
-    which is never shorter.
+    The time is a line in records a host, and proportional beyond the largest run.
     """
 
     startup: float
@@ -214,8 +213,7 @@ def plan_wake(
 ) -> WakePlan:
     """Return the latest start that commits the oldest waiting record in time, with the hosts that cost least.
 
-    Records that arrive behind the snapshot wait for this run to end and for the whole next one. So hosts count only if both
-    take no longer than `freshness`.
+    Records that arrive behind the snapshot wait for this run and the whole next one: both must fit in `freshness`.
 
     Args:
         freshness: Seconds from arrival to commit.

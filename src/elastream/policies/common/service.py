@@ -1,7 +1,6 @@
 """Service of hosts: cores needed beyond the busy ones, and waits outside of queues.
 
-Under load a micro-batch takes a fixed time and waits for its slowest task, so cores stand idle. Loaded batches show how
-many more cores hosts need than records keep busy.
+A loaded micro-batch takes a fixed time and waits for its slowest task, so hosts need more cores than records keep busy.
 """
 
 import math
@@ -38,7 +37,7 @@ class Service:
     Attributes:
         overheads: Cores of the hosts over those that records kept busy, for each of the last loaded batches, oldest first.
         waits: Seconds from the begin of the batch before to the end of each of the last batches, at most the age of the
-            oldest record: what micro-batches alone make a record wait.
+            oldest record.
         shortest: Seconds of the shortest batch; inf before the first.
         lengths: Seconds of the batches of `overheads`.
     """
@@ -124,8 +123,7 @@ class Service:
     def budget(self, target: float, *, governed: bool) -> float:
         """Return the seconds that a record may wait in queues within the target latency.
 
-        A record waits for the batch before its own, and for its own. Without a limit on batches, the backlog itself is one
-        batch, and the next one waits as long.
+        A record waits for the batch before its own, and for its own. Without a limit on batches, the backlog is one batch.
         """
         if not governed:
             return max(0.0, target / 2 - (self.shortest if self.waits else 0.0))
