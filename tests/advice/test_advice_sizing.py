@@ -97,6 +97,18 @@ def test_stall_of_the_driver_is_as_long_on_fewer_slots():
     assert laden == pytest.approx(0.2 + 3.0)
 
 
+def test_stages_that_run_at_once_share_the_slots():
+    def batch(number):
+        at, small = 9.0 * number, 0.02 + 0.02 * (number % 3)
+        large = StageTimes(at, at + 1.0, 4, 4.0 - small, 1.0)
+        waits = StageTimes(at, at + 1.0, 4, small, small / 4)  # for the slots of the large one
+        return LoggedBatch(number, at, 1.2, 100.0, stages=(Stage(large), Stage(waits)))
+
+    model = BatchModel.of(LoggedQuery("a", "a"), [batch(number) for number in range(20)], lambda at: 4)
+    assert len(model.stages) == 1
+    assert {round(model.seconds(100.0, 2, rest), 3) for rest in model.rests} == {2.2}
+
+
 def test_commits_of_state_are_no_work_of_records():
     def batch(number):
         times = StageTimes(9.0 * number, 9.0 * number + 1.0, 4, 4.0, 1.0, 4.0, 0.0, shuffled=True, python=False)
