@@ -1,6 +1,6 @@
 """Duration of a query's batches with other slots and other records, calibrated from its log.
 
-A stage takes as long as its tasks fill the slots, at least as long as its longest task.
+A stage takes as long as its tasks fill the slots, at least its longest task.
 """
 
 import math
