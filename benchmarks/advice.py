@@ -1,21 +1,28 @@
-"""Findings of `elastream advise` on jobs of plain PySpark: one planted fault each, or none. 20 minutes.
+"""Findings of `elastream advise` on jobs of plain PySpark, and its predictions for another fleet. 35 minutes.
 
 Each job runs on two local cores with an event log, and nothing of Elastream in it. A fault counts if the finding of its
 kind is there; a finding in a job without a fault is false.
+
+Five jobs run on one core and on two. Each record predicts the other fleet, from each source of advice. Their records
+wait rather than compute, so that other programs on the machine count little.
 """
 
 import argparse
 import itertools
 import json
+import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
+import pandas as pd
 from _common import Report, main
+from _sources import advices
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
@@ -27,13 +34,20 @@ QUIET = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "4", "spar
 
 @dataclass(frozen=True)
 class Job:
-    """A job. start: starts its queries in a folder; feed: files a second of its source, if it reads files."""
+    """A job.
+
+    Attributes:
+        start: Starts its queries in a folder.
+        feed: Files a second of its source, if it reads files, and `first` at once.
+        burst: Times as many come in 3 of 30 seconds.
+    """
 
     start: Callable[[SparkSession, Path], object]
     seconds: float = 40.0
     settings: Mapping[str, str] = field(default_factory=dict)
     feed: float = 0.0
     first: int = 0
+    burst: float = 1.0
 
 
 def rate(spark: SparkSession, rows: int = 500, partitions: int = 2) -> DataFrame:
@@ -125,6 +139,51 @@ FAULTS: dict[str, Job] = {
 }
 
 
+def slow(frame: DataFrame, ms: int) -> DataFrame:
+    return frame.withColumn("w", sleep(str(ms)))
+
+
+def keyed(frame: DataFrame, keys: int) -> DataFrame:
+    groups = frame.withWatermark("timestamp", "5 seconds").groupBy(
+        f.window("timestamp", "5 seconds"), f.expr(f"value % {keys}")
+    )
+    return groups.agg(f.count("w"), f.max("w"))
+
+
+def slowly_joined(spark: SparkSession, folder: Path) -> None:
+    left = slow(rate(spark, 100, 4), 4).withWatermark("timestamp", "5 seconds")
+    right = rate(spark, 300, 4).withWatermark("timestamp", "5 seconds").selectExpr("value as b", "timestamp as bt")
+    within = "value = b and bt between timestamp - interval 5 seconds and timestamp + interval 5 seconds"
+    write(left.join(right, f.expr(within)), folder, "3 seconds")
+
+
+def wait(batches: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    for each in batches:
+        time.sleep(0.003 * len(each))
+        yield each
+
+
+SMALL_FILES = {"spark.sql.files.maxPartitionBytes": "4096", "spark.sql.files.openCostInBytes": "4096"}
+# Jobs that run on one core and on two.
+FLEETS: dict[str, Job] = {
+    "windows": Job(lambda s, d: write(keyed(slow(rate(s, 150, 4), 3), 50), d, mode="update"), seconds=90.0),
+    "bursts": Job(
+        lambda s, d: write(slow(files(s, d), 2).groupBy(f.expr("a % 20")).agg(f.max("w")), d, None, "update"),
+        seconds=90.0, settings=SMALL_FILES, feed=4.0, burst=5.0,
+    ),
+    "join": Job(slowly_joined, seconds=90.0),
+    "Python": Job(
+        lambda s, d: write(rate(s, 150, 4).mapInPandas(wait, "timestamp timestamp, value long"), d, "1 second"),
+        seconds=90.0,
+    ),
+    "work by key": Job(
+        lambda s, d: write(slow(keyed(slow(rate(s, 100, 4), 3), 40), 12), d, "4 seconds", "update"),
+        seconds=90.0, settings={"spark.sql.shuffle.partitions": "8"},
+    ),
+}  # fmt: skip
+TARGET_S, ERROR = 10.0, 0.25
+
+
 def count(frame: DataFrame, number: int) -> None:
     frame.count()
 
@@ -152,12 +211,12 @@ def feed(folder: Path, number: int) -> None:
     os.rename(folder / f".{number}", folder / f"{number}.json")
 
 
-def kinds(job: Job, folder: Path) -> dict[str, str]:
-    """Run a job, and return the evidence of the findings about its log by kind."""
+def logged(job: Job, folder: Path, cores: int = 2) -> Path:
+    """Run a job, and return its event log."""
     (folder / "logs").mkdir()
     (folder / "in").mkdir()
     settings = {**QUIET, **job.settings, "spark.eventLog.enabled": "true", "spark.eventLog.dir": (folder / "logs").as_uri()}
-    builder = SparkSession.builder.master("local[2]").appName("stranger")
+    builder = SparkSession.builder.master(f"local[{cores}]").appName("stranger")
     for key, value in settings.items():
         builder = builder.config(key, value)
     numbers = itertools.count()
@@ -171,14 +230,40 @@ def kinds(job: Job, folder: Path) -> dict[str, str]:
         while time.monotonic() < end:
             if job.feed:
                 feed(folder / "in", next(numbers))
-            time.sleep(1 / (job.feed or 1.0))
+            burst = job.burst if (end - time.monotonic()) % 30 < 3 else 1.0
+            time.sleep(1 / (burst * job.feed or 1.0))
         for query in spark.streams.active:
             with suppress(Exception):
                 query.stop()
     finally:
         spark.stop()
     (log,) = (folder / "logs").iterdir()
-    return {each.kind: each.evidence for each in advise(str(log)).findings}
+    return log
+
+
+def predicted(jobs: Mapping[str, Job]) -> Iterator[dict[str, Any]]:
+    """Yield p50 and p99 (seconds) of each job on one and two cores, as they were and as the other record predicts."""
+    for name, job in jobs.items():
+        with TemporaryDirectory() as folder:
+            logs = {}
+            for cores in (2, 1):
+                (Path(folder) / str(cores)).mkdir()
+                logs[cores] = logged(job, Path(folder) / str(cores), cores)
+            for cores, log in logs.items():
+                other = 3 - cores
+                real = advise(str(logs[other]), TARGET_S).sizing.logged
+                for source, advice in advices(log, cores, TARGET_S):
+                    point = next((each for each in advice.sizing.curve if each.hosts == other), None)
+                    pairs = ((real.p50, real.p99), (point.p50, point.p99) if point else (math.nan, math.nan))
+                    held = all(abs(there / here - 1) <= ERROR for here, there in zip(*pairs, strict=True))
+                    yield {
+                        "job": name,
+                        "to": other,
+                        "source": source,
+                        "real": pairs[0],
+                        "predicted": pairs[1],
+                        "held": held,
+                    }
 
 
 def measure(arguments: argparse.Namespace) -> Report:
@@ -187,13 +272,19 @@ def measure(arguments: argparse.Namespace) -> Report:
     for planted, jobs in ((True, FAULTS), (False, CLEAN)):
         for name, job in list(jobs.items())[: 2 if arguments.quick else None]:
             with TemporaryDirectory() as folder:
-                there = kinds(job, Path(folder))
+                findings = advise(str(logged(job, Path(folder)))).findings
+            there = {each.kind: each.evidence for each in findings}
             report.figures[name] = there
             found += planted and name.partition(",")[0] in there
             false += not planted and bool(there)
     number = 2 if arguments.quick else len(FAULTS)
     report.at_least("share of planted faults that are found", found / number, 0.9)
     report.at_most("jobs without a fault that have findings", false, 0)
+    rows = list(predicted(dict(list(FLEETS.items())[: 1 if arguments.quick else None])))
+    report.figures["fleets"] = rows
+    for source in dict.fromkeys(row["source"] for row in rows):
+        held = [row["held"] for row in rows if row["source"] == source]
+        report.at_least(f"predictions within 25 % from {source}", sum(held) / len(held), 0.8)
     return report
 
 

@@ -32,6 +32,16 @@ def query_of(application):
     return query
 
 
+def test_stages_that_run_at_once_stand_in_the_order_of_the_plan(tmp_path):
+    log = log_of(*[100] * 12)
+    completed = [each["Stage Info"] for each in log.events if each["Event"] == "SparkListenerStageCompleted"]
+    for first, second in zip(completed[::4], completed[1::4], strict=True):  # in every other batch
+        first["Submission Time"], second["Submission Time"] = second["Submission Time"], first["Submission Time"]
+        first["Completion Time"], second["Completion Time"] = second["Completion Time"], first["Completion Time"]
+    batches = query_of(read_source(str(log.write(tmp_path / "log")))).batches
+    assert {tuple(stage.times.tasks for stage in batch.stages) for batch in batches} == {(2, 1)}
+
+
 def test_batches_have_the_stages_of_their_tasks(tmp_path):
     application = read_source(str(log_of(100, 120).write(tmp_path / "log")))
     assert (application.name, application.version, application.slots(application.begun + 1)) == ("shop", "4.1.0", 4)

@@ -6,6 +6,7 @@ import math
 import pytest
 
 from elastream.advice.advice import advise
+from elastream.advice.application import KEPT_BATCHES
 from elastream.advice.findings import findings_of
 from elastream.advice.sources import read_source
 from elastream.errors import InputError
@@ -85,6 +86,44 @@ def test_state_that_grows_without_a_watermark_is_found():
 def test_batches_longer_than_the_trigger_follow_each_other():
     query = query_of(read(gauges(seconds=lambda n, rows: 8.0)))
     assert query.batches[9].start - query.batches[8].start == pytest.approx(8.0)
+
+
+def brief_batches(seconds):
+    """Return the gauges of most of a year in which every batch took so long."""
+    names = {"inputRate_total": 1e9, "processingRate_total": 1e12, "latency": 1e3 * seconds}
+    return [
+        {
+            "metric": {"__name__": GAUGES.format(name)},
+            "values": [[START + 86_400.0 * n, str(value)] for n in range(300)],
+        }
+        for name, value in names.items()
+    ]
+
+
+def test_newest_of_many_batches_are_kept_and_no_other_is_made():
+    query = query_of(read(brief_batches(2e-3)))
+    assert len(query.batches) == KEPT_BATCHES
+    assert query.batches[-1].start == START + 86_400.0 * 299 - 2.0
+    assert query.dropped == 299 * 43_200 - KEPT_BATCHES
+
+
+def test_batches_shorter_than_any_clock_shows_are_none():
+    with pytest.raises(InputError, match="no batch of its 1 streaming queries has finished"):
+        read(brief_batches(1e-9))
+
+
+@pytest.mark.parametrize("trigger", [4, 10])
+def test_trigger_shows_in_scrapes_that_count_one_batch_more_or_less(trigger):
+    labels, duration = {"run": "r1", "query": "counts"}, "elastream_query_batch_duration_seconds"
+    number = [sum(each <= 15.0 * n for each in range(1, 2000, trigger)) for n in range(100)]
+    result = [
+        series(f"{duration}_count", number, **labels),
+        series(f"{duration}_sum", [1.5 * n for n in number], **labels),
+        series("elastream_query_latency_seconds_count", [400 * n for n in number], **labels),
+    ]
+    query = query_of(read(result))
+    assert query.trigger == trigger
+    assert sum(batch.rows for batch in query.batches) == pytest.approx(400 * number[-1], rel=0.02)
 
 
 def test_metrics_of_elastream_give_its_target_and_alarms():

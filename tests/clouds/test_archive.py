@@ -163,14 +163,13 @@ def no_room(cache, monkeypatch):
 
 
 @pytest.mark.parametrize("harm", [no_folder, no_room])
-def test_full_or_read_only_cache_warns_once_and_records_nothing(harm, tmp_path, monkeypatch, caplog):
+def test_full_or_read_only_cache_records_nothing_and_is_no_warning(harm, tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     harm(tmp_path / "cache", monkeypatch)
     classes = Classes(find_java(), tmp_path)
     assert not [option for option in classes.options(Path(RECORDED)) if "DumpLoaded" in option]
     assert classes.maker([tmp_path / "h1.lst"]) == ()
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "slower" in caplog.text
+    assert not caplog.records  # a slower start needs no warning: results are the same
 
 
 def test_spark_s_home_has_one_path_for_all_and_no_archives_of_pyspark(monkeypatch, tmp_path):

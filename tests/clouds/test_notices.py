@@ -2,6 +2,7 @@
 
 import http.client
 import http.server
+import json
 import threading
 
 import pytest
@@ -38,6 +39,22 @@ def test_time_in_a_notice_is_its_deadline(text):
 @pytest.mark.parametrize("text", ["", " \n", "FALSE", "none", "null", "{}", '{"DocumentIncarnation": 3, "Events": []}'])
 def test_empty_answer_is_no_notice(text):
     assert parse_notice(text, NOON) is None
+
+
+@pytest.mark.parametrize(
+    ("machines", "counts"),
+    [
+        (["web_37"], True),
+        (["web_38", "WEB_37"], True),
+        (["web_38"], False),
+        (["db"], False),  # another host of ours
+        (["someone"], True),  # its name tells nothing
+        ([], True),
+    ],
+)
+def test_event_of_another_machine_of_a_scale_set_does_not_count(machines, counts):
+    text = json.dumps({"Events": [{"Resources": machines, "EventType": "Preempt", "NotBefore": "2023-11-14T22:13:50Z"}]})
+    assert (parse_notice(text, NOON, "web000011.internal", ["web000011.internal", "db"]) is not None) == counts
 
 
 @pytest.mark.parametrize("text", ["TRUE", "moved for maintenance", '{"state": "marked"}'])
@@ -188,6 +205,23 @@ def test_setting_that_names_no_host_is_refused(template, message):
     for cloud in (lambda: Local(notices=template), lambda: Standalone(master="spark://m:7077", notices=template)):
         with pytest.raises(CloudError, match=message):
             cloud()
+
+
+def test_hosts_that_hang_delay_no_other_and_are_asked_once_at_a_time():
+    alarms, asked, ends = Alarms(FakeClock().now), [], threading.Event()
+
+    def read(location):
+        asked.append(location)
+        return "TRUE" if location == "h19" else ends.wait() and ""
+
+    poller = NoticePoller("{host}", alarms, read=read, wall=lambda: NOON, timeout=0.05)
+    poller._thread = threading.current_thread()  # polls by hand
+    hosts = {f"h{n}": HostStatus("small", Phase.UP) for n in range(20)}
+    while not poller.mark(hosts)["h19"].recalled:
+        poller.poll()
+    poller.poll()
+    ends.set()
+    assert all(asked.count(name) == 1 for name in hosts if name != "h19")
 
 
 def test_gone_hosts_stay_gone():

@@ -3,7 +3,7 @@
 import pytest
 
 from elastream.dataflow.builder import Dataflow
-from elastream.dataflow.endpoints import collect, records
+from elastream.dataflow.endpoints import collect, parquet, records
 from elastream.errors import DataflowError
 
 
@@ -60,6 +60,11 @@ class Streaming:
 def test_other_objects_are_no_source(reads, sentence):
     with pytest.raises(DataflowError, match=sentence):
         Dataflow("words").source(reads)
+
+
+def test_function_that_makes_a_sink_must_be_called():
+    with pytest.raises(DataflowError, match=r"sink 'sink': parquet makes a sink; call it: sink\(parquet\(...\)\)"):
+        Dataflow("words").source(records([{"n": 1}], "n long")).sink(parquet)
 
 
 def test_other_objects_are_no_sink():

@@ -59,6 +59,18 @@ def test_burst_that_one_host_cannot_hold_leases_more():
     assert plan(Waiting(10_000, 0.0)).hosts > 1
 
 
+def test_usual_lateness_is_foretold_after_one_run_rather_than_the_bound():
+    model = RunModel.of([run(1, 100, 40.0, startup=10.0)], 10.0)
+    held, missed = (plan(Waiting(100, oldest), model=model, bounds=HostBounds(TYPE)) for oldest in (-549.0, -560.0))
+    assert held.remark == "the oldest record may be up to 44 s late"
+    assert missed.remark == "the oldest record will be about 10 s late"
+
+
+def test_runs_of_as_many_hosts_each_time_name_none():
+    assert HostBounds(TYPE, 1, 1).named(1, " with") == ""
+    assert HostBounds(TYPE, 1, 3).named(1, " with") == " with 1 host"
+
+
 def test_missed_deadline_is_said_and_takes_all_hosts():
     wake = plan(Waiting(100_000, -500.0))
     assert (wake.start, wake.hosts) == (0.0, 8)

@@ -291,6 +291,16 @@ def test_state_without_room_waits_for_a_host_that_comes():
     assert world.placing.targets() == {FIRST: "h2", SECOND: "h2"}, "no other host will come"
 
 
+def test_state_does_not_wait_for_a_host_that_the_cloud_refuses_for_now():
+    world = World("h1", "h2", tasks=("h1", "h1", "h2"))
+    world.provider.room, world.provider.refused = 2, {"h3"}
+    world.hosts.lease("h3", SMALL)
+    world.hosts.look()
+    world.load = ObservedLoad(state={FIRST: 100.0, SECOND: 100.0}, room={"h2": 150.0})
+    world.reconciler.empty("h1")
+    assert world.placing.targets() == {FIRST: "h2", SECOND: "h2"}
+
+
 def test_a_host_keeps_its_executor_until_its_tasks_have_landed_elsewhere():
     world = World("h1", "h2", tasks=("h1", "h1", "h2"))
     world.release(ReleaseHost("h2"))

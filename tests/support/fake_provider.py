@@ -25,6 +25,7 @@ class FakeProvider:
     owes: float | None = None
     lost: dict[str, str] = field(default_factory=dict)
     recalled: set[str] = field(default_factory=set)
+    refused: set[str] = field(default_factory=set)  # for now
     deadlines: dict[str, float] = field(default_factory=dict)  # epoch seconds of recalled ones
     reports: list[RunState] = field(default_factory=list)
     released: list[str] = field(default_factory=list)
@@ -81,7 +82,7 @@ class FakeProvider:
         if name in self.lost:
             return HostStatus(kind.name, Phase.GONE, self.lost[name])
         if name not in self.up:
-            return HostStatus(kind.name, Phase.REQUESTED, "it waits")
+            return HostStatus(kind.name, Phase.REQUESTED, "it waits", refused=name in self.refused)
         recalled, at = name in self.recalled or name in self.deadlines, self.deadlines.get(name)
         return HostStatus(kind.name, Phase.UP, address=f"at {name}", recalled=recalled, deadline=at)
 

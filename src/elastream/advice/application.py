@@ -13,8 +13,9 @@ from elastream.core.lateness import BatchTimes, StageTimes
 NAN = float("nan")
 # Newest batches of a query that are kept.
 KEPT_BATCHES = 50_000
-# First batches of a run, which start workers and compile code.
-COLD_BATCHES = 2
+# First batches of a run, which start workers, and first seconds, in which JVMs compile code. The latter are at most this
+# share of a short run's batches.
+COLD_BATCHES, COLD_S, COLD_SHARE = 2, 30.0, 0.25
 # Part of the starts that must lie on multiples of an interval, and how far off they may be, in parts of it and seconds.
 ON_TRIGGER, OFF_PART, OFF_S = 0.8, 0.05, 0.25
 # Most seconds by which a recording dates a start too early.
@@ -124,9 +125,11 @@ class LoggedQuery:
         """Batches with records, without the first ones of each run."""
         cold: set[int] = set()
         order = [batch.start for batch in self.batches]
-        for start in self.starts or order[:1]:
-            first = bisect.bisect_left(order, start - 1.0)
-            cold |= set(range(first, first + COLD_BATCHES))
+        starts = self.starts or order[:1]
+        for start, end in pairwise([*starts, math.inf]):
+            first, compiled, last = (bisect.bisect_left(order, at) for at in (start - 1.0, start + COLD_S, end - 1.0))
+            number = min(compiled - first, int(COLD_SHARE * (last - first)))
+            cold |= set(range(first, first + max(COLD_BATCHES, number)))
         return [batch for at, batch in enumerate(self.batches) if at not in cold and batch.rows > 0]
 
     @property
@@ -135,20 +138,30 @@ class LoggedQuery:
         return "foreachbatch" in self.sink.lower()
 
     @cached_property
+    def _idle(self) -> list[tuple[LoggedBatch, LoggedBatch]]:
+        return [(a, b) for a, b in pairwise(self.batches) if b.start - a.end > POLL_S]
+
+    @property
+    def restless(self) -> bool:
+        """True if each batch followed the one before at once, so that a trigger would not show."""
+        return not self._idle[COLD_BATCHES:]
+
+    @cached_property
     def trigger(self) -> float:
         """Seconds between the starts that its trigger sets; NaN without an interval.
 
         Spark starts such batches at multiples of the interval.
         """
-        starts = [batch.start for batch in self.batches][COLD_BATCHES:]
-        gaps = sorted(round(b - a, 3) for a, b in pairwise(starts) if b > a)
+        # A batch that overruns the interval is followed at once. Only after an idle time the trigger started one.
+        pairs = self._idle[COLD_BATCHES:]
+        gaps = sorted(round(b.start - a.start, 3) for a, b in pairs)
         if len(gaps) < 3:
             return NAN
         usual = gaps[len(gaps) // 2]
         for digits in (0, 1):
             interval = round(usual, digits)
             off = min(OFF_S, OFF_PART * interval)
-            if interval > 0 and sum((start + EARLY_S) % interval <= off for start in starts) >= ON_TRIGGER * len(starts):
+            if interval > 0 and sum((b.start + EARLY_S) % interval <= off for _, b in pairs) >= ON_TRIGGER * len(pairs):
                 return interval
         return NAN
 

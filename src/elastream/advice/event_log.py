@@ -55,7 +55,7 @@ class EventLog:
         self._progress = ProgressReader(self.application)
         self._batch_of_stage: dict[int, tuple[str, int]] = {}
         self._tasks: defaultdict[tuple[int, int], _Tasks] = defaultdict(_Tasks)
-        self._stages: defaultdict[tuple[str, int], list[Stage]] = defaultdict(list)
+        self._stages: defaultdict[tuple[str, int], dict[int, Stage]] = defaultdict(dict)
         self._files: dict[tuple[str, int], int] = {}
         self._foreign: dict[int, float] = {}
         self._running: dict[str, tuple[int, float]] = {}
@@ -200,7 +200,7 @@ class EventLog:
             PYTHON.search(line) is not None,
         )
         figures = tasks.records, tasks.spilled, tasks.gc, tasks.failed, tasks.files, tasks.written
-        self._stages[batch].append(Stage(times, *figures, max(0.0, tasks.launched - times.begun)))
+        self._stages[batch][number] = Stage(times, *figures, max(0.0, tasks.launched - times.begun))
 
     def _plan(self, line: bytes) -> None:
         files = FILES_READ.findall(line)
@@ -221,9 +221,9 @@ class EventLog:
         key = str(progress["id"]), int(progress["batchId"])
         if self._running.get(key[0], (-1, 0.0))[0] == key[1]:
             del self._running[key[0]]
-        stages, files = self._stages.pop(key, []), self._files.pop(key, 0)
-        stages.sort(key=lambda stage: stage.times.begun)
-        self._progress.read(progress, stages, files)
+        by_number, files = self._stages.pop(key, {}), self._files.pop(key, 0)
+        # Stages that run at once begin in any order; their numbers follow the plan.
+        self._progress.read(progress, [by_number[number] for number in sorted(by_number)], files)
         for older in [each for each in (*self._stages, *self._files) if each[0] == key[0] and each[1] < key[1]]:
             self._stages.pop(older, None)
             self._files.pop(older, None)

@@ -14,7 +14,8 @@ from itertools import chain, pairwise
 import numpy as np
 
 from elastream.advice.application import Application, LoggedBatch, LoggedQuery, times_of
-from elastream.advice.service import ALIKE, Latency
+from elastream.advice.service import Latency
+from elastream.core.batch_line import ALIKE
 from elastream.core.lateness import (
     BATCHES_READ,
     LEAST_BATCHES,
@@ -133,7 +134,7 @@ def findings_of(application: Application, target: float, *, explicit: bool = Fal
 def limit_of(query: LoggedQuery) -> tuple[str, float, str]:
     """Return the limit that holds back records of a query: in words, records a batch, and option; ("", inf, "") without.
 
-    A source that is held back has batches of one size, though more waits or no batch waits for records.
+    Such a source has batches of one size, though more waits or no batch waits for records.
     """
     warm = query.warm
     nothing = "", math.inf, ""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from elastream.advice.application import NAN, Application, LoggedBatch, LoggedQuery
+from elastream.advice.application import KEPT_BATCHES, NAN, Application, LoggedBatch, LoggedQuery
 from elastream.advice.progress import MOST_EPOCH, MOST_RECORDS, MOST_SECONDS
 from elastream.advice.web import NoSuchPage, Site
 from elastream.core.wording import counted
@@ -31,6 +31,10 @@ OWN = [*(f"{name}_{part}" for name in (DURATION, LATENCY) for part in ("sum", "c
 SELECTOR = f'{{__name__=~"(?i:metrics_.+_spark_streaming_.+)|{"|".join(OWN)}"}}'
 # Part by which an interval may differ from the usual one, which a trigger sets then; and that it exceeds a batch by.
 ALIKE, IDLE = 0.1, 1.05
+# Batches of a stretch from which the usual time between starts follows.
+STRETCH = 10
+# Shortest time between two batches: Spark's clock has no shorter one.
+SHORTEST_S = 1e-3
 UNKNOWN = (
     "each batch: Prometheus has the newest one of each scrape, and those before it are taken to be like it",
     "tasks, executors, settings and sources: no series has them",
@@ -40,13 +44,14 @@ Samples = dict[float, float]
 
 
 class Span(NamedTuple):
-    """Batches between two scrapes. every: seconds between their starts."""
+    """Batches between two scrapes. every: seconds between starts; off: its relative error."""
 
     begun: float
     ended: float
     rows: float
     seconds: float
     every: float
+    off: float = ALIKE
 
 
 @dataclass
@@ -149,30 +154,39 @@ def _of_histograms(values: Mapping[str, Samples], records: Samples) -> Iterator[
         elif number:
             if processed > 0 and seconds > 0:
                 each = seconds / number
-                yield Span(before, at, processed / number, each, max(each, (at - before) / number))
+                # One batch more or less may have ended just at a scrape.
+                yield Span(before, at, processed / number, each, max(each, (at - before) / number), max(ALIKE, 1 / number))
             before = at
 
 
 def _query(name: str, spans: list[Span], values: Mapping[str, Samples]) -> LoggedQuery:
     query = LoggedQuery(name, name)
-    usual = statistics.median(span.every for span in spans) if spans else NAN
+    usual = _usual(spans)
     interval = round(usual, 0 if usual >= 1 else 1)
     regular = spans and interval > IDLE * statistics.median(span.seconds for span in spans)
     state, watermark = (_line(values.get(name, {})) for name in ("states_rowsTotal", "eventTime_watermark"))
     stateful = any(values.get("states_rowsTotal", {}).values())
+    numbers = []
     for span in spans:
-        if not (span.rows < MOST_RECORDS and span.seconds < MOST_SECONDS and span.ended < MOST_EPOCH):
+        if not (span.rows < MOST_RECORDS and SHORTEST_S <= span.every < MOST_SECONDS and span.ended < MOST_EPOCH):
             continue
-        every = interval if regular and abs(span.every / interval - 1) < ALIKE else span.every
-        for number in range(math.ceil(span.begun / every), math.ceil(span.ended / every)):
-            start, rows = number * every, span.rows * every / span.every
+        on_trigger = regular and span.seconds < interval and abs(span.every / interval - 1) <= span.off
+        every = interval if on_trigger else span.every
+        numbers.append((span, every, range(math.ceil(span.begun / every), math.ceil(span.ended / every))))
+    surplus = max(0, sum(len(each) for *_, each in numbers) - KEPT_BATCHES)
+    for span, every, all_ in numbers:
+        newest = all_[surplus:]
+        surplus = max(0, surplus - len(all_))
+        query.dropped += len(all_) - len(newest)
+        for number in newest:
+            start = number * every
             until = watermark(start) / 1e3
             query.add(
                 LoggedBatch(
                     len(query.batches) + query.dropped,
                     start,
                     span.seconds,
-                    rows,
+                    span.rows,
                     state=state(start) if stateful else NAN,
                     watermark=until if until > 0 else NAN,
                     first=start - every,
@@ -180,6 +194,18 @@ def _query(name: str, spans: list[Span], values: Mapping[str, Samples]) -> Logge
                 )
             )
     return query
+
+
+def _usual(spans: list[Span]) -> float:
+    """Return the usual seconds between starts."""
+    lasted = np.array([span.ended - span.begun for span in spans])
+    times, numbers = np.cumsum(lasted), np.cumsum(lasted / [span.every for span in spans])
+    until = np.searchsorted(numbers, numbers + STRETCH)
+    since = np.flatnonzero(until < len(spans))
+    until = until[since]
+    if not since.size:
+        return statistics.median(span.every for span in spans) if spans else NAN
+    return float(np.median((times[until] - times[since]) / (numbers[until] - numbers[since])))
 
 
 def _line(samples: Samples) -> Callable[[float], float]:

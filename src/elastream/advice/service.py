@@ -1,8 +1,6 @@
 """Duration of a query's batches with other slots and other records, calibrated from its log.
 
-A batch is its driver's part plus its stages. A stage takes as long as its tasks fill the slots, at least as long as its
-longest task. Work is linear in the records. Without stages, all
-that grows with them divides over the slots, as does work on state.
+A stage takes as long as its tasks fill the slots, at least its longest task.
 """
 
 import math
@@ -13,19 +11,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from elastream.advice.application import NAN, POLL_S, LoggedBatch, LoggedQuery, times_of
+from elastream.advice.application import NAN, POLL_S, LoggedBatch, LoggedQuery
+from elastream.core.batch_line import BatchLine
 from elastream.core.frames import Floats
 from elastream.core.latency import figures
-from elastream.core.lateness import Cause, StageTimes
-from elastream.core.lines import line_through
+from elastream.core.lateness import StageTimes
 from elastream.core.metrics import Metric
 
 # Fewest warm batches for a calibration, and for one half of a cross-validation.
 LEAST_CALIBRATED = 10
 # Tasks of a stage whose number is unknown: they fill any slots.
 ANY_TASKS = 1_000_000
-# Ratio of the 90 % to the 10 % quantile of batch sizes, below which batch and record costs cannot be separated.
-ALIKE = 1.5
+# No batch is shorter (seconds).
+SHORTEST_S = 1e-3
 # A record is in the middle of its own count.
 HALF = 0.5
 # Places of records in a batch whose latencies stand for all, from the newest to the oldest.
@@ -108,18 +106,18 @@ class _Stage:
     """A stage by its place in a batch.
 
     Attributes:
-        fixed, each: Seconds of all its tasks in a batch, and more a record.
+        run: Seconds of all its tasks, by the records of a batch.
         ratio: Seconds of the stage over those that follow from its tasks.
     """
 
     tasks: int
-    fixed: float
-    each: float
-    spread: float
+    run: BatchLine
+    spread: float = 1.0
     ratio: float = 1.0
 
-    def seconds(self, rows: float, slots: float) -> float:
-        return self.ratio * stage_seconds(self.fixed + self.each * rows, self.tasks, self.spread, slots)
+    def seconds(self, rows: float, slots: float, rest: float = 0.0) -> float:
+        run = max(0.0, self.run.fixed + self.run.each * rows + rest)
+        return self.ratio * stage_seconds(run, self.tasks, self.spread, slots)
 
 
 def stage_seconds(run: float, tasks: int, spread: float, slots: float) -> float:
@@ -135,21 +133,18 @@ class BatchModel:
     """Seconds of a batch.
 
     Attributes:
-        driver: Seconds outside of stages, and more a record.
-        overlap: Seconds with a running stage over those of all stages.
-        ratios: Logged seconds over those of the model, of each batch in order.
-        separable: False if all batches had about as many records, so that all work counts as theirs.
+        driver: Seconds outside of stages, by records.
+        stages: One after the other. Those that run at once are one.
+        rests: What each batch has over the model: seconds outside of stages, then of each stage's tasks.
         work: Seconds of tasks a record.
     """
 
-    driver: tuple[float, float]
+    driver: BatchLine
     stages: tuple[_Stage, ...]
-    overlap: float
-    ratios: tuple[float, ...]
-    trigger: float
-    limit: float
-    separable: bool
     work: float
+    trigger: float = NAN
+    limit: float = math.inf
+    rests: tuple[tuple[float, ...], ...] = ()
 
     @classmethod
     def of(
@@ -160,49 +155,54 @@ class BatchModel:
         alike = [batch for batch in batches if len(batch.stages) == usual[0][0]]
         if len(alike) < LEAST_CALIBRATED:
             return None
-        if not usual[0][0]:
-            return cls._of_durations(query, alike, slots, limit)
-        rows = np.array([batch.rows for batch in alike])
-        had = np.array([slots(batch.start) for batch in alike])
-        low, high = np.quantile(rows, (0.1, 0.9))
-        separable = bool(high >= ALIKE * low)
-        busy = [times_of(batch).parts[Cause.HOSTS] for batch in alike]
-        outside = np.array([max(0.0, batch.seconds - at) for batch, at in zip(alike, busy, strict=True)])
-        driver = line_through(rows, outside) if separable else (float(np.median(outside)), 0.0)
-        stages = tuple(
-            _stage([batch.stages[at].times for batch in alike], rows, had, separable) for at in range(usual[0][0])
-        )
-        lasted = [math.fsum(stage.times.seconds for stage in batch.stages) for batch in alike]
-        overlap = statistics.median(at / each if each > 0 else 1.0 for at, each in zip(busy, lasted, strict=True))
-        work = math.fsum(batch.run for batch in alike) / math.fsum(rows)
-        return cls(driver, stages, overlap, (1.0,), query.trigger, limit, separable, work)._with_ratios(alike, had)
+        rows, had = np.array([[batch.rows, slots(batch.start)] for batch in alike]).T
+        times = _at_once(alike)
+        model = cls._of_stages(alike, times, rows, had) if usual[0][0] else cls._of_durations(query, alike, rows, had)
+        rests = tuple(map(model._rest, alike, times, had.tolist()))
+        return replace(model, rests=rests, trigger=query.trigger, limit=limit)
 
     @classmethod
-    def _of_durations(cls, query: LoggedQuery, batches: Sequence[LoggedBatch], slots: Slots, limit: float) -> "BatchModel":
+    def _of_stages(
+        cls, batches: Sequence[LoggedBatch], times: Sequence[Sequence[StageTimes]], rows: Floats, had: Floats
+    ) -> "BatchModel":
+        busy = [math.fsum(stage.seconds for stage in each) for each in times]
+        outside = np.array([max(0.0, batch.seconds - at) for batch, at in zip(batches, busy, strict=True)])
+        driver = BatchLine.of(rows, outside, float(np.median(outside)))
+        # Commits of state are work that does not follow from records, in the stages that read a shuffle.
+        shuffled = sum(stage.shuffled for stage in times[0])
+        state = float(np.median([batch.state_work for batch in batches])) / max(1, shuffled)
+        stages = tuple(_stage(place, rows, had, state) for place in zip(*times, strict=True))
+        return cls(driver, stages, math.fsum(batch.run for batch in batches) / math.fsum(rows))
+
+    @classmethod
+    def _of_durations(cls, query: LoggedQuery, batches: Sequence[LoggedBatch], rows: Floats, had: Floats) -> "BatchModel":
         tasks = query.width or ANY_TASKS
-        rows, seconds, state = np.array([[batch.rows, batch.seconds, batch.state_work] for batch in batches]).T
-        had = np.minimum([slots(batch.start) for batch in batches], tasks)
-        low, high = np.quantile(rows / had, (0.1, 0.9))
-        separable = bool(high >= ALIKE * low)
-        outside = np.maximum(0.0, seconds - state / had)
-        if separable:
-            driver, each = line_through(rows / had, outside)
-        else:
-            parts = np.array([batch.seconds - batch.durations.get("addBatch", batch.seconds) for batch in batches])
-            driver = float(np.median(parts))
-            each = float(np.median(np.maximum(0.0, outside - driver) * had / rows))
-        fixed = float(np.median(state))
-        work = each + fixed * len(batches) / math.fsum(rows)
-        stages = (_Stage(tasks, fixed, each, 1.0),)
-        return cls((driver, 0.0), stages, 1.0, (1.0,), query.trigger, limit, separable, work)._with_ratios(batches, had)
+        seconds, state, tasks_part = np.array(
+            [[batch.seconds, batch.state_work, batch.durations.get("addBatch", batch.seconds)] for batch in batches]
+        ).T
+        had = np.minimum(had, tasks)
+        line = BatchLine.of(rows / had, np.maximum(0.0, seconds - state / had), float(np.median(seconds - tasks_part)))
+        run = BatchLine(float(np.median(state)), line.each)
+        driver = BatchLine(line.fixed, 0.0, line.separable)
+        work = run.each + run.fixed * len(batches) / math.fsum(rows)
+        return cls(driver, (_Stage(tasks, run),), work)
 
-    def _with_ratios(self, batches: Sequence[LoggedBatch], slots: Floats) -> "BatchModel":
-        pairs = zip(batches, slots, strict=True)
-        return replace(self, ratios=tuple(b.seconds / max(self.seconds(b.rows, at), 1e-3) for b, at in pairs))
+    def _rest(self, batch: LoggedBatch, times: Sequence[StageTimes], slots: float) -> tuple[float, ...]:
+        pairs = zip(times, self.stages, strict=False)
+        runs = [each.run - stage.run.fixed - stage.run.each * batch.rows for each, stage in pairs]
+        return batch.seconds - self.seconds(batch.rows, slots, (0.0, *runs)), *runs
 
-    def seconds(self, rows: float, slots: float) -> float:
-        stages = math.fsum(stage.seconds(rows, slots) for stage in self.stages)
-        return self.driver[0] + self.driver[1] * rows + self.overlap * stages
+    def seconds(self, rows: float, slots: float, rest: Sequence[float] = ()) -> float:
+        """Return the seconds of a batch. rest: one of `rests`."""
+        outside, *runs = rest or (0.0,)
+        runs = runs or [0.0] * len(self.stages)
+        stages = math.fsum(stage.seconds(rows, slots, run) for stage, run in zip(self.stages, runs, strict=True))
+        return max(0.0, self.driver.fixed + self.driver.each * rows + outside) + stages
+
+    @property
+    def separable(self) -> bool:
+        """False if all batches had about as many records, so that all work counts as theirs."""
+        return self.driver.separable
 
     @property
     def useful_slots(self) -> int:
@@ -220,37 +220,59 @@ class BatchModel:
         while served < arrivals.total[-1] - HALF and len(rows) < MOST_BATCHES and ready < last:
             waits = arrivals.by(ready) - served
             if waits < HALF:
-                ready = self._start(max(ready + 1e-3, float(arrivals.when(served + HALF))))
+                arrived = float(arrivals.when(served + HALF))
+                ready = max(ready + SHORTEST_S, arrived, self._next_trigger(arrived))
                 continue
             count = min(waits, self.limit)
-            seconds = self.seconds(count, slots(ready)) * self.ratios[len(rows) % len(self.ratios)]
+            seconds = max(SHORTEST_S, self.seconds(count, slots(ready), self.rests[len(rows) % len(self.rests)]))
             served += count
             rows.append(count)
             ends.append(ready + seconds)
-            ready = self._start(ready + seconds)
+            ready = max(ready + seconds, self._next_trigger(ready))
         left = float(arrivals.total[-1]) - served
         if left > HALF:  # it never comes to these
             rows.append(left)
             ends.append(last)
         return Latency.of(arrivals, np.array(rows), np.array(ends), target)
 
-    def _start(self, at: float) -> float:
-        return at if math.isnan(self.trigger) else math.ceil(at / self.trigger - 1e-6) * self.trigger
+    def _next_trigger(self, at: float) -> float:
+        """Return the first multiple of the interval after `at`, at which Spark starts a batch if the last one has ended."""
+        return -math.inf if math.isnan(self.trigger) else (math.floor(at / self.trigger + 1e-6) + 1) * self.trigger
 
 
-def _stage(times: Sequence[StageTimes], rows: Floats, slots: Floats, separable: bool) -> _Stage:
+def _at_once(batches: Sequence[LoggedBatch]) -> list[list[StageTimes]]:
+    """Return the stages of each batch, in one those that run at once in most batches."""
+    of_batches = [[stage.times for stage in batch.stages] for batch in batches]
+    groups: list[list[int]] = []
+    for place in range(len(of_batches[0])):
+        times = [(each[place], [each[other] for other in groups[-1]]) for each in of_batches] if groups else []
+        at_once = sum(any(a.begun < b.ended and b.begun < a.ended for b in others) for a, others in times)
+        groups[-1:] = [[*groups[-1], place]] if at_once > len(times) / 2 else [*groups[-1:], [place]]
+    return [[_together([each[place] for place in group]) for group in groups] for each in of_batches]
+
+
+def _together(times: Sequence[StageTimes]) -> StageTimes:
+    return StageTimes(
+        min(each.begun for each in times),
+        max(each.ended for each in times),
+        sum(each.tasks for each in times),
+        math.fsum(each.run for each in times),
+        max(each.longest for each in times),
+        shuffled=any(each.shuffled for each in times),
+    )
+
+
+def _stage(times: Sequence[StageTimes], rows: Floats, slots: Floats, state: float) -> _Stage:
     run = np.array([each.run for each in times])
     tasks = max(1, round(statistics.median(each.tasks for each in times)))
     spread = statistics.median(each.longest * each.tasks / each.run if each.run > 0 else 1.0 for each in times)
-    fixed, more = line_through(rows, run) if separable else (0.0, float(np.median(run / rows)))
-    follows = [
-        stage_seconds(each.run, each.tasks, max(1.0, each.longest * each.tasks / each.run), at)
+    ratios = [
+        each.seconds / stage_seconds(each.run, each.tasks, max(1.0, each.longest * each.tasks / each.run), at)
         for each, at in zip(times, slots, strict=True)
         if each.run > 0
     ]
-    lasted = [each.seconds for each in times if each.run > 0]
-    ratio = statistics.median(a / b for a, b in zip(lasted, follows, strict=True)) if lasted else 1.0
-    return _Stage(tasks, fixed, more, max(1.0, spread), ratio)
+    line = BatchLine.of(rows, run, state if times[0].shuffled else 0.0)
+    return _Stage(tasks, line, max(1.0, spread), statistics.median(ratios or [1.0]))
 
 
 def cross_validated(

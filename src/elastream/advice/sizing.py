@@ -36,7 +36,7 @@ class Point:
     """A number of hosts on the curve.
 
     Attributes:
-        p50, p99: Of the latencies (seconds): the slowest query's.
+        p50, p99: Latencies of the slowest query (seconds).
         in_time: Share of all records within the target.
         cost: Price of a month; NaN without a price.
         logged: True for the fleet of the log.
@@ -160,6 +160,8 @@ def _calibrated(
             unknown.append(f"sizes over all of {query.name}: they are those of its newest {PREDICTED:,} batches")
         if not any(batch.stages for batch in warm):
             unknown.append(f"the tasks of {query.name}: what grows with its records is taken to divide over all cores")
+        if query.restless:
+            unknown.append(f"whether {query.name} has a trigger: no batch waited for one, and more hosts may let some wait")
         if not model.separable:
             unknown.append(f"how the work of {query.name} grows with its records: all batches had about as many")
         served.append(_Served(query, warm, model, Arrivals.of(query, warm), others))

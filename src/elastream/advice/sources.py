@@ -1,7 +1,6 @@
 """Sources of advice: an event log of Spark, or lines of StreamingQueryProgress.
 
-Spark may have rolled a log into a folder and compressed it (zstd, or LZ4 and Snappy blocks of its own form). Whatever is
-whole before a damaged or open end counts.
+Logs may be rolled and compressed. Whatever is whole before a damaged or open end counts.
 """
 
 import itertools

@@ -66,7 +66,8 @@ def read(source: str, site: Site, name: str) -> Application:
         stages = _stages(site.json(f"{rest}/stages", status="complete", withSummaries="true", quantiles="1.0"))
         reader = ProgressReader(application)
         for progress in _progress(site, path):
-            reader.read(progress, sorted(stages.get(_key(progress), ()), key=lambda stage: stage.times.begun))
+            by_number = stages.get(_key(progress), {})
+            reader.read(progress, [by_number[number] for number in sorted(by_number)])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{source} answers in a form that is not Spark's: {type(error).__name__} {error}") from None
     return application
@@ -102,9 +103,9 @@ def _is_foreign(job: Json) -> bool:
     return "completionTime" in job and OF_BATCH.search(str(job.get("description", ""))) is None
 
 
-def _stages(answer: Sequence[Json]) -> dict[tuple[str, int], list[Stage]]:
-    """Return the stages of batches by query and number; none before Spark 3.1."""
-    stages = defaultdict[tuple[str, int], list[Stage]](list)
+def _stages(answer: Sequence[Json]) -> dict[tuple[str, int], dict[int, Stage]]:
+    """Return the stages of batches by query and number, by their own number; none before Spark 3.1."""
+    stages = defaultdict[tuple[str, int], dict[int, Stage]](dict)
     for each in answer:
         batch = OF_BATCH.search(str(each.get("description", "")))
         longest = (each.get("taskMetricsDistributions") or {}).get("executorRunTime")
@@ -124,7 +125,7 @@ def _stages(answer: Sequence[Json]) -> dict[tuple[str, int], list[Stage]]:
         )
         records = each["shuffleReadRecords"] + each["inputRecords"]
         gc, failed = MILLI * each.get("jvmGcTime", 0), int(each["numFailedTasks"])
-        stages[batch[1], int(batch[2])].append(Stage(times, records, each["diskBytesSpilled"], gc, failed))
+        stages[batch[1], int(batch[2])][int(each["stageId"])] = Stage(times, records, each["diskBytesSpilled"], gc, failed)
     return stages
 
 

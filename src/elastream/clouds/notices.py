@@ -8,12 +8,14 @@ import contextlib
 import email.utils
 import json
 import math
+import re
 import string
 import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from http.client import HTTPException
@@ -31,6 +33,8 @@ UNTIMED_S = 30.0
 # A notice whose time has passed for so long is an old one: the host is still there.
 STALE_S = 60.0
 PERIOD_S, TIMEOUT_S = 2.0, 1.0
+# Most reads at once; a round of more hosts than these may leave some unread.
+READERS = 64
 # Polls in a row that fail before an alarm: agents of new hosts may start late.
 FAILED_POLLS = 10
 # Names of times in the JSON of AWS, Azure and others.
@@ -82,19 +86,49 @@ def read_notice(location: str) -> str:
         return ""
 
 
-def parse_notice(text: str, since: float) -> Notice | None:
-    """Return the notice in `text`, or None. `since`: epoch second from which a notice without a time counts."""
+def parse_notice(text: str, since: float, address: str = "", all_: Collection[str] = ()) -> Notice | None:
+    """Return the notice in `text`, or None.
+
+    Args:
+        since: Epoch second from which a notice without a time counts.
+        address: Of the host. Azure's events of other machines do not count, as far as addresses tell.
+        all_: Addresses of all hosts.
+    """
     text = text.strip()
     if text.lower() in NONE_TEXTS:
         return None
     document: Any = text
     with contextlib.suppress(ValueError, RecursionError):
         document = json.loads(text)
-    if isinstance(document, dict) and document.get("Events") == []:  # Azure's scheduled events
-        return None
+    if isinstance(document, dict) and isinstance(events := document.get("Events"), list):  # Azure's scheduled events
+        document["Events"] = [each for each in events if not _of_others(each, address, all_)]
+        if not document["Events"]:
+            return None
     times = [at for value in _times(document) if (at := _moment(value)) is not None]
     words = "" if isinstance(document, dict | list) else " ".join(text.split())[:80]
     return Notice(min(times), "") if times else Notice(since + UNTIMED_S, words)
+
+
+def _of_others(event: Any, address: str, all_: Collection[str]) -> bool:
+    """Return True if no machine of an event can be the one at `address`."""
+    machines = event.get("Resources") if isinstance(event, dict) else None
+    if not isinstance(machines, list) or not machines:
+        return False
+    own, known = _machines_at(address), {name for each in all_ for name in _machines_at(each)}
+    sets = {name.rpartition("_")[0] for name in own if "_" in name}
+
+    def foreign(machine: str) -> bool:
+        scale_set, _, number = machine.rpartition("_")
+        return machine not in own and (machine in known or (number.isdecimal() and scale_set in sets))
+
+    return all(foreign(str(machine).lower()) for machine in machines)
+
+
+def _machines_at(address: str) -> set[str]:
+    """Return names of a machine in Azure: `web_37` is at `web000011`, in base 36."""
+    name = address.partition(".")[0].lower()
+    member = re.fullmatch(r"(.+)(0[0-9a-z]{5})", name)
+    return {name, f"{member[1]}_{int(member[2], 36)}"} if member else {name}
 
 
 def _times(document: Any) -> Iterator[Any]:
@@ -130,6 +164,7 @@ class NoticePoller:
     Args:
         template: Path or URL with `{host}` or `{address}`.
         read: Returns the text at a location; raises OSError.
+        timeout: Seconds for the reads of one round together.
     """
 
     def __init__(
@@ -139,11 +174,14 @@ class NoticePoller:
         *,
         read: Callable[[str], str] = read_notice,
         wall: Callable[[], float] = time.time,
+        timeout: float = 2 * TIMEOUT_S,
     ) -> None:
         self._template, self._alarms, self._read, self._wall = template, alarms, read, wall
+        self._timeout = timeout
         self._hosts: Mapping[str, HostStatus] = {}
         self._notices: dict[str, Notice] = {}
         self._first_read: dict[str, tuple[str, float]] = {}  # newest text of each host
+        self._reading: set[str] = set()  # hosts whose read has not ended
         self._failures = 0
         self._closing = threading.Event()
         self._thread: AlarmedThread | None = None
@@ -160,15 +198,15 @@ class NoticePoller:
     def poll(self) -> None:
         """Read the notices of all hosts once."""
         notices, errors, first_read = {}, list[OSError](), dict[str, tuple[str, float]]()
-        for name, status in self._hosts.items():
+        hosts = self._hosts
+        addresses = {name: status.address for name, status in hosts.items()}
+        for name, text in self._texts(hosts).items():
             before = self._first_read.get(name, ("", math.nan))
-            try:
-                text = self._read(self._template.format(host=name, address=status.address))
-            except (OSError, ValueError, HTTPException) as error:
-                errors.append(error if isinstance(error, OSError) else OSError(str(error)))
+            if isinstance(text, OSError):
+                errors.append(text)
                 text = before[0]  # a host that is taken away may take its endpoint along
             first_read[name] = before if text == before[0] else (text, self._wall())
-            notice = parse_notice(*first_read[name])
+            notice = parse_notice(*first_read[name], addresses[name], addresses.values())
             if notice is not None and notice.deadline > self._wall() - STALE_S:
                 notices[name] = notice
         self._notices, self._first_read = notices, first_read
@@ -177,6 +215,33 @@ class NoticePoller:
             self._alarms.sound(NOTICE_ALARM, f"notices cannot be read: {errors[0].strerror or errors[0]}")
         elif not errors:
             self._alarms.clear(NOTICE_ALARM)
+
+    def _texts(self, hosts: Mapping[str, HostStatus]) -> dict[str, str | OSError]:
+        """Return each host's text, or why it has none."""
+        results: dict[str, str | OSError] = {}
+        asked = {name: status for name, status in hosts.items() if name not in self._reading}
+        waiting, answered = deque(asked.items()), threading.Semaphore(0)
+
+        def read_some() -> None:
+            with contextlib.suppress(IndexError):
+                while True:
+                    name, status = waiting.popleft()
+                    self._reading.add(name)
+                    try:
+                        results[name] = self._read(self._template.format(host=name, address=status.address))
+                    except (OSError, ValueError, HTTPException) as error:
+                        results[name] = error if isinstance(error, OSError) else OSError(str(error))
+                    self._reading.discard(name)
+                    answered.release()
+
+        for _ in range(min(READERS, len(asked))):  # daemons: one that hangs must not keep the program
+            threading.Thread(target=read_some, daemon=True).start()
+        end = time.monotonic() + self._timeout
+        for _ in asked:
+            if not answered.acquire(timeout=max(0.0, end - time.monotonic())):
+                break
+        waiting.clear()
+        return {name: results.get(name, OSError(f"host {name} does not answer")) for name in hosts}
 
     def close(self) -> None:
         self._closing.set()

@@ -780,6 +780,8 @@ class Stream:
         """
         if writes is None or isinstance(writes, SinkSpec):
             spec = writes
+        elif callable(writes) and (called := getattr(writes, "__name__", "")) and writes.__module__ == FrameSink.__module__:
+            raise DataflowError(f"sink {name!r}: {called} makes a sink; call it: sink({called}(...))")
         elif callable(writes):
             spec = ForEachBatch(writes)
         else:

@@ -112,7 +112,8 @@ class Controller:
 
     def describe(self) -> str:
         """Return the service level in words."""
-        return f"{duration_text(self._freshness)} of their arrival, by runs on up to {counted(self._bounds.most, 'host')}"
+        hosts = self._bounds.named(self._bounds.most, " on up to")
+        return f"{duration_text(self._freshness)} of their arrival, by bounded runs{hosts}"
 
     def step(self) -> None:
         """Do what is due now: follow the run, or plan and start the next one.
@@ -195,7 +196,7 @@ class Controller:
         if self._failures == 0:
             self._oldest = -math.inf if waiting is None else waiting.oldest
         behind = "" if waiting is None else f" for {counted(round(waiting.records), 'record')}"
-        self._say(f"run {number} starts with {counted(plan.hosts, 'host')}{behind}: {plan.why}")
+        self._say(f"run {number} starts{self._bounds.named(plan.hosts, ' with')}{behind}: {plan.why}")
         if plan.remark and plan.remark != self._remark:
             self._say(plan.remark)
         self._remark = plan.remark
@@ -248,7 +249,7 @@ class Controller:
         if records and math.isfinite(age):
             about["age"] = age
         self._enter(State.ASLEEP, **about, **_usage())
-        hosts = f"{counted(run.hosts, 'host')} for {duration_text(now - run.start)}"
+        hosts = f"it took{self._bounds.named(run.hosts)} {duration_text(now - run.start)}"
         late = f", the oldest {age:.0f} s after its arrival" if "age" in about else ""
         self._say(f"run {progress.run} committed {counted(round(records), 'record')}{late}; {hosts}; asleep")
 

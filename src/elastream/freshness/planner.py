@@ -1,13 +1,14 @@
 """The start of the next bounded run and its hosts, as pure functions of what is waiting and of earlier runs.
 
-A record is *fresh* if it is committed at most `freshness` seconds after its arrival. A run takes what arrived before its
-snapshot, the start of its queries. The latest start is the cheapest: it shares start-up among most records.
+A record is *fresh* if it is committed within `freshness` seconds. A run takes what arrived before its snapshot, the start
+of its queries. The latest start is the cheapest.
 """
 
 import math
+import statistics
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from elastream.core.hosts import HostType
@@ -59,6 +60,10 @@ class HostBounds:
     least: int = 1
     most: int = 1
 
+    def named(self, hosts: int, word: str = "") -> str:
+        """Return `"{word} 2 hosts"`; empty if all runs have as many."""
+        return "" if self.least == self.most else f"{word} {counted(hosts, 'host')}"
+
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
@@ -94,9 +99,9 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 def bound(values: Sequence[float]) -> float:
-    """Return a value that the next one exceeds once in a hundred times, as far as `values` tell.
+    """Return a value that the next one exceeds once in a hundred times.
 
-    Fewer than 99 values have no such quantile. Then it is more than the largest by the reciprocal of their number.
+    For fewer than 99 values it is more than the largest by the reciprocal of their number.
     """
     enough = len(values) >= SURE / (1 - SURE) - 1e-9
     return quantile(values, SURE) if enough else max(values) * (1 + 1 / len(values))
@@ -144,8 +149,7 @@ class Arrivals:
 class RunModel:
     """Predictions from earlier runs: `startup` and `release` (seconds), and the time of `records` on `hosts`.
 
-    The time is a line in records a host through the runs so far. Beyond the largest of them it is taken as proportional,
-    which is never shorter.
+    The time is a line in records a host, and proportional beyond the largest run.
     """
 
     startup: float
@@ -155,6 +159,7 @@ class RunModel:
     largest: float = 0.0
     error: float = 1.0  # quantile SURE of actual over predicted time, at least 1
     known: bool = False  # False before a run with records
+    usual_startup: float = 0.0  # median of earlier runs (seconds)
 
     @classmethod
     def of(cls, runs: Sequence[BoundedRun], first_startup: float) -> "RunModel":
@@ -162,14 +167,15 @@ class RunModel:
         recent = list(runs)[-MEMORY_RUNS:]
         startup = bound([*(run.snapshot - run.start for run in recent), *([first_startup] * (len(recent) < MEMORY_RUNS))])
         release = quantile([run.end - run.committed for run in recent], SURE) if recent else 0.0
+        usual = statistics.median(run.snapshot - run.start for run in recent) if recent else first_startup
         worked = [run for run in recent if run.records > 0][-WORK_RUNS:]
         if not worked:
-            return cls(startup, release)
+            return cls(startup, release, usual_startup=usual)
         fixed, each = _line([run.share for run in worked], [run.seconds for run in worked])
         largest = max(run.share for run in worked)
-        model = cls(startup, release, fixed, each, largest, known=True)
+        model = cls(startup, release, fixed, each, largest, known=True, usual_startup=usual)
         ratios = [run.seconds / model.expected(run.records, run.hosts) for run in worked if run.seconds > 0]
-        return cls(startup, release, fixed, each, largest, max(1.0, bound(ratios)) if ratios else 1.0, True)
+        return replace(model, error=max(1.0, bound(ratios)) if ratios else 1.0)
 
     def expected(self, records: float, hosts: int) -> float:
         """Return the seconds from snapshot to last commit."""
@@ -207,8 +213,7 @@ def plan_wake(
 ) -> WakePlan:
     """Return the latest start that commits the oldest waiting record in time, with the hosts that cost least.
 
-    Records that arrive behind the snapshot wait for this run to end and for the whole next one. So hosts count only if both
-    take no longer than `freshness`.
+    Records that arrive behind the snapshot wait for this run and the whole next one: both must fit in `freshness`.
 
     Args:
         freshness: Seconds from arrival to commit.
@@ -235,7 +240,7 @@ def plan_wake(
         # Money for a second of arrivals that the run covers.
         cost = hosts * kind.price * kind.billing.units(awake) / (freshness - processing - margin)
         if best is None or cost < best[0]:
-            dear = cost >= bounds.least * kind.price / kind.billing.unit
+            dear = kind.price > 0 and cost >= bounds.least * kind.price / kind.billing.unit
             remark = f"hosts that stay would cost no more: each start pays {kind.billing.shortest:.0f} s" if dear else ""
             what = counted(round(records), "record")
             why = f"processing {what} takes {processing:.0f} s after {model.startup:.0f} s of start-up"
@@ -246,10 +251,14 @@ def plan_wake(
     times = {hosts: model.processing(records, hosts) for hosts in range(bounds.least, bounds.most + 1)}
     hosts = next(hosts for hosts, seconds in times.items() if seconds <= min(times.values()) + margin)
     ready = now + model.startup + times[hosts]
-    late = max(0.0, ready - waiting.oldest - freshness)
-    remark = (
-        f"the oldest record will be {late:.0f} s late with {counted(hosts, 'host')}"
-        if late
-        else f"{counted(hosts, 'host')} hold it for what waits, with no time to spare for what comes"
-    )
+    due = waiting.oldest + freshness
+    # The bound counts for the plan. A remark that took it for the usual case would be wrong 99 times of 100.
+    late = now + model.usual_startup + model.expected(records, hosts) - due
+    named = bounds.named(hosts, " with")
+    if late > 0:
+        remark = f"the oldest record will be about {late:.0f} s late{named}"
+    elif ready > due:
+        remark = f"the oldest record may be up to {ready - due:.0f} s late{named}"
+    else:
+        remark = f"what waits will be in time{named}, with no time to spare for what comes"
     return WakePlan(now, hosts, "the deadline allows no later start", remark, ready)

@@ -1,7 +1,6 @@
 """Savings: the cost so far beside that of other fleets on the same load.
 
-The load is replayed as it comes, through constant fleets and Spark's dynamic allocation, in the service model of
-`common.service` with the run's own figures. The error is that of a record's work.
+The load is replayed through constant fleets and Spark's dynamic allocation, by `common.service` with the run's own figures.
 """
 
 import math

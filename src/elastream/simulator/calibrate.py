@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from elastream.core.batch_line import BatchLine
 from elastream.core.frames import CPU_WINDOW, Floats, whole_batches
 from elastream.core.hosts import HostState, HostType, Lease
 from elastream.core.lines import line_through
@@ -136,8 +137,6 @@ FEWEST = 10
 # Core-seconds until a host's first task (`benchmarks/start.py`). Hosts on one machine delay each other by this over its
 # cores; used where a recording has no two hosts starting together.
 START_CPU = 3.7
-# Ratio of the 90 % to the 10 % quantile of batch sizes, below which batch and record costs cannot be separated.
-ALIKE = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,20 +308,17 @@ def _batch_costs(
         peace = peace if peace.sum() >= FEWEST else wider
     of = f"{peace.sum()} undisturbed batches"
     work, record = _cpu_costs(recording, batches[int(np.argmax(peace))].start)
-    sizes = np.array([batch.records for batch in batches])[peace]
-    low, high = np.quantile(sizes, (0.1, 0.9))
-    separable = bool(high >= ALIKE * low)
-    if separable:
+    weighed, line = burden, BatchLine.of(burden[peace], lasted[peace], base.batch_overhead * len(layout.stages))
+    if line.separable:
         # Hosts work on a batch whatever its records: that work takes time as theirs does, on the same cores.
         weighed = burden + (even * work / record if record > 0 else 0.0)
-        fixed, each = line_through(weighed[peace], lasted[peace])
-        notes.add("a batch", fixed, "s", f"Theil-Sen line through {of}")
+        line = BatchLine(*line_through(weighed[peace], lasted[peace]))
+        notes.add("a batch", line.fixed, "s", f"Theil-Sen line through {of}")
     else:
-        work, record = 0.0, record + work / float(sizes.mean()) if record > 0 else 0.0
-        weighed, fixed = burden, base.batch_overhead * len(layout.stages)
-        each = max(0.0, float(np.median((lasted - fixed)[peace] / burden[peace])))
+        mean = float(np.mean([batch.records for batch in batches], where=peace))
+        work, record = 0.0, record + work / mean if record > 0 else 0.0
         notes.unknown.append(f"how much of a batch its records take: {of} were all of about the same size")
-    expected = fixed + each * weighed
+    fixed, each, expected = line.fixed, line.each, line.seconds(weighed)
     ratios = (lasted / np.maximum(expected, 1e-9))[peace]
     notes.add(
         "a batch is off by",
@@ -356,7 +352,7 @@ def _batch_costs(
         notes.unknown.append("the cost of moving a task")
     return Costs(
         fixed, record, work, delivered, delay, load,
-        tuple(ratios.tolist()), tuple(np.flatnonzero(peace).tolist()), separable,
+        tuple(ratios.tolist()), tuple(np.flatnonzero(peace).tolist()), line.separable,
     )  # fmt: skip
 
 

@@ -181,7 +181,8 @@ class Reconciler:
         for task, to in self._placing.targets().items():
             if to in room:
                 room[to] -= state.get(task, 0.0)  # the observation may be older than the migration
-        coming = any(lease.state in (HostState.REQUESTED, HostState.STARTING) for lease in leases.values())
+        awaited = (HostState.REQUESTED, HostState.STARTING)
+        coming = any(lease.state in awaited and not lease.refused for lease in leases.values())
         power = {name: capacities.get(name, leases[name].type.cores * leases[name].type.speed) for name in others}
         load = dict.fromkeys(others, 0.0)
         for task, where in placements.items():

@@ -91,6 +91,15 @@ def test_backlog_is_what_is_due_less_what_the_newest_planned_batch_took(tmp_path
     assert made.backlog("source", STARTED + 2.0) == 80
 
 
+def test_batch_planned_just_after_the_look_waits_for_no_negative_time(tmp_path):
+    made = telemetry(tmp_path, batches_of((0, 0.5, 0.5, 0, 0)), rate=None)
+    (tmp_path / "offsets" / "1").write_text('v1\n{}\n{"n": 50}')
+    os.utime(tmp_path / "offsets" / "1", (STARTED + 2.06, STARTED + 2.06))
+    frame = made.application(STARTED + 2.0, cost=0.0)
+    assert not frame.reading("f", Metric.LATENCY_P99).known
+    assert frame.implausible == ()
+
+
 def test_records_of_a_running_batch_wait_since_it_was_planned(tmp_path):
     made = telemetry(tmp_path, [], rate=None)
     (tmp_path / "offsets" / "0").write_text('v1\n{}\n{"n": 50}')

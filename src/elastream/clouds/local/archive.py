@@ -176,7 +176,7 @@ class Classes:
             log.info("hosts start without an archive of Java classes: %s", error)
             self._archive = None
         if self._recording and self._archive is not None and (why := self._archive.unwritable_reason()):
-            log.warning("hosts start slower than they could, without an archive of Java classes: %s", why)
+            log.info("Java starts slower than it could, without an archive of its classes: %s", why)
             self._recording = False
 
     def options(self, recorded: Path) -> tuple[str, ...]:

@@ -1,9 +1,7 @@
 """The load's past in a policy's memory: rates and busy cores over time, lulls, and conclusions from earlier rounds.
 
-Each sample is read once, when it is new. An observation's own history is short, and reading all of it is slow.
-
-A host that starts for longer than a burst lasts serves none of it, and is idle again before the next one. Then hosts must
-be there before the need: they stay for as long as the lulls of the past lasted, and for a while after they came.
+A host that starts for longer than a burst lasts serves none of it. So hosts stay for as long as earlier lulls lasted, and
+for a while after they came.
 """
 
 import math

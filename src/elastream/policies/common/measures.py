@@ -156,8 +156,8 @@ DRAIN_S = 30.0
 def due_back(lease: Lease, now: float, pace: float) -> bool:
     """Return True if releasing `lease` now wastes no paid time, or if the next round is too late.
 
-    Releasing earlier in a long billing time unit is wrong: any short lull would release a host that must be leased again
-    for a whole unit. If the unit is shorter than the host takes to stop, only the minimum counts.
+    An earlier release would pay a whole billing time unit again after a short lull. If the unit is shorter than a host
+    takes to stop, only the minimum counts.
 
     Args:
         pace: Seconds until the next round.

@@ -1,8 +1,7 @@
 """Limits beyond which more hosts do not help: state partitions, and hosts that brought nothing.
 
-The number of state partitions is fixed, and one slot works on each at a time. A micro-batch takes at least as long as the
-heaviest partitions of its keyed stages, one after the other, on any number of hosts. Other limits (source, sink, driver,
-the fixed cost of a batch) are not measured: they show in the gain of more hosts.
+One slot works on a state partition at a time. So a micro-batch takes at least as long as the heaviest partitions of its
+keyed stages. Other limits (source, sink, driver) show in the gain of more hosts.
 """
 
 import math
@@ -125,9 +124,8 @@ def after_trial(
 ) -> tuple[LoadHistory, str]:
     """Judge the gain of hosts that came after a query fell behind.
 
-    A trial begins when a query falls behind. With `MORE` times the cores, their gain over a window decides before more are
-    leased. If neither more records are processed nor more cores are busy, hosts are not the limit: none are leased for half
-    an hour.
+    With `MORE` times the cores, their gain over a window decides before more are leased. Without any, none are leased for
+    half an hour.
 
     | trial | this round | then |
     | --- | --- | --- |

@@ -1,7 +1,6 @@
 """Service of hosts: cores needed beyond the busy ones, and waits outside of queues.
 
-Under load a micro-batch takes a fixed time and waits for its slowest task, so cores stand idle. Loaded batches show how
-many more cores hosts need than records keep busy.
+A loaded micro-batch takes a fixed time and waits for its slowest task, so hosts need more cores than records keep busy.
 """
 
 import math
@@ -9,6 +8,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from elastream.core.batch_line import BatchLine
 from elastream.core.observation import MicroBatch, Observation
 from elastream.policies.common.chained import stateless_tasks
 from elastream.policies.common.load_history import FIRST_BATCHES, LoadHistory
@@ -34,7 +36,7 @@ class Service:
     Attributes:
         overheads: Cores of the hosts over those that records kept busy, for each of the last loaded batches, oldest first.
         waits: Seconds from the begin of the batch before to the end of each of the last batches, at most the age of the
-            oldest record: what micro-batches alone make a record wait.
+            oldest record.
         shortest: Seconds of the shortest batch; inf before the first.
         lengths: Seconds of the batches of `overheads`.
     """
@@ -108,18 +110,19 @@ class Service:
         return min(max(statistics.median(self.overheads), 1.0), MOST_OVERHEAD)
 
     def factors(self, seconds: float) -> list[float]:
-        """Return the overhead of batches of `seconds`, by each loaded batch. Their fixed part is the shortest batch."""
-        length = max(seconds, 2 * self.shortest)
-        return [
-            overhead * (1 - self.shortest / max(lasted, self.shortest)) * length / (length - self.shortest)
-            for overhead, lasted in zip(self.overheads, self.lengths, strict=True)
-        ]
+        """Return the overhead of batches of `seconds`, by each loaded batch."""
+        if not self.lengths:
+            return []
+        lengths = np.array(self.lengths)
+        work = lengths / np.array(self.overheads)  # seconds of a batch without fixed part, on these cores
+        line = BatchLine.of(work, lengths, self.shortest)
+        length = max(seconds, 2 * line.fixed)
+        return [*(length / line.largest(length) * lengths / line.seconds(work)).tolist()]
 
     def budget(self, target: float, *, governed: bool) -> float:
         """Return the seconds that a record may wait in queues within the target latency.
 
-        A record waits for the batch before its own, and for its own. Without a limit on batches, the backlog itself is one
-        batch, and the next one waits as long.
+        A record waits for the batch before its own, and for its own. Without a limit on batches, the backlog is one batch.
         """
         if not governed:
             return max(0.0, target / 2 - (self.shortest if self.waits else 0.0))

@@ -338,7 +338,7 @@ class Telemetry:
         """Return a batch as an observation shows it, on a clock that began at `epoch`."""
         # What only passes a durable edge has reached nobody yet: the batch that brings it to a sink tells its latency.
         reached = batch.query in self._ends
-        waited = [batch.end - moment if reached else NAN for moment in self._latencies.ends(batch)]
+        waited = [max(batch.end - moment, 0.0) if reached else NAN for moment in self._latencies.ends(batch)]
         return MicroBatch(batch.query, batch.start - epoch, batch.seconds, float(batch.rows), *waited)
 
     def due(self, source: str, at: float) -> float:
@@ -459,7 +459,8 @@ class Telemetry:
         durations = [batch.seconds for batches in window.values() for batch in batches]
         # A long batch, be it the first, tells at once that its records are late; a load has its backlog for that.
         planned = [self._planned_at(each) for name, (each, _) in self._sources.items() if name not in self._patterns]
-        going = now - float(np.fmin.reduce([NAN, *planned]))
+        # A batch may be planned after `now` was read.
+        going = now - float(np.fmin.reduce([NAN, *(at for at in planned if at <= now)]))
         values: dict[Metric, float] = {
             **further,
             **latencies,
