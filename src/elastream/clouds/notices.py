@@ -114,12 +114,12 @@ def _of_others(event: Any, address: str, all_: Collection[str]) -> bool:
     machines = event.get("Resources") if isinstance(event, dict) else None
     if not isinstance(machines, list) or not machines:
         return False
-    own, known = _machines_at(address), {name for each in all_ for name in _machines_at(each)}
+    own, ours = _machines_at(address), {name for each in all_ for name in _machines_at(each)}
     sets = {name.rpartition("_")[0] for name in own if "_" in name}
 
     def foreign(machine: str) -> bool:
         scale_set, _, number = machine.rpartition("_")
-        return machine not in own and (machine in known or (number.isdecimal() and scale_set in sets))
+        return machine not in own and (machine in ours or (number.isdecimal() and scale_set in sets))
 
     return all(foreign(str(machine).lower()) for machine in machines)
 
@@ -219,8 +219,8 @@ class NoticePoller:
     def _texts(self, hosts: Mapping[str, HostStatus]) -> dict[str, str | OSError]:
         """Return each host's text, or why it has none."""
         results: dict[str, str | OSError] = {}
-        asked = {name: status for name, status in hosts.items() if name not in self._reading}
-        waiting, answered = deque(asked.items()), threading.Semaphore(0)
+        endpoints = {name: status for name, status in hosts.items() if name not in self._reading}
+        waiting, answered = deque(endpoints.items()), threading.Semaphore(0)
 
         def read_some() -> None:
             with contextlib.suppress(IndexError):
@@ -234,10 +234,10 @@ class NoticePoller:
                     self._reading.discard(name)
                     answered.release()
 
-        for _ in range(min(READERS, len(asked))):  # daemons: one that hangs must not keep the program
+        for _ in range(min(READERS, len(endpoints))):  # daemons: one that hangs must not keep the program
             threading.Thread(target=read_some, daemon=True).start()
         end = time.monotonic() + self._timeout
-        for _ in asked:
+        for _ in endpoints:
             if not answered.acquire(timeout=max(0.0, end - time.monotonic())):
                 break
         waiting.clear()

@@ -99,10 +99,8 @@ class SharedHosts:
         ]
 
     def _with_cheapest_rest(self, kinds: Sequence[HostType], lacking: float) -> Sequence[HostType]:
-        """Return types for `lacking` cores, the last of `kinds` replaced by the cheapest hosts for what the others leave.
-
-        All but one host have the lowest price per core, so that no mix costs less by more than that host's price.
-        """
+        """Return types for `lacking` cores, the last of `kinds` replaced by the cheapest hosts for what the others leave."""
+        # All but one host have the lowest price per core, so that no mix costs less by more than that host's price.
         observation, last = self.observation, kinds[-1]
         rest = lacking - (len(kinds) - 1) * last.cores * last.speed
         room = observation.context.max_hosts - len(observation.leases) - len(kinds) + 1
@@ -151,16 +149,16 @@ class SharedHosts:
                 usable.index(h),
             ),
         )
-        rest, kept = list(usable), math.inf
+        rest, least = list(usable), math.inf
         for host in candidates:
             if len(rest) <= len(usable) - len(usable) // 2:
                 break
-            if host_capacity(observation, host) >= kept:
+            if host_capacity(observation, host) >= least:
                 continue  # as one that must stay
             if self._suffice([each for each in rest if each != host], highest):
                 rest.remove(host)
             else:
-                kept = host_capacity(observation, host)
+                least = host_capacity(observation, host)
         going = [host for host in candidates if host not in rest]
         if not going:
             return []

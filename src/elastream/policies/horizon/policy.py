@@ -57,7 +57,7 @@ class Memory:
     """Memory of a run.
 
     Attributes:
-        needs: Highest needed capacity of each bin (records/s), without that for a backlog, which goes for good.
+        needs: Highest needed capacity of each bin (records/s) without a backlog.
         late: (late records, records) since the last replay.
         allowance: Share of records that may be late in a replay.
         leased: Host-seconds, and seconds, since the last replay.

@@ -172,10 +172,10 @@ class Switching:
 
     def _status_of(self, switch: Switch) -> tuple[Status, str]:
         effective = [self.effective.get(query) for query in switch.segments(self._start)]
-        known = [each for each in effective if each is not None]
-        if len(known) == len(effective):
-            oldest = min(each.version for each in known)
-            since = [*known, *(each for version, each in self._versions.items() if version > oldest)]
+        compositions = [each for each in effective if each is not None]
+        if len(compositions) == len(effective):
+            oldest = min(each.version for each in compositions)
+            since = [*compositions, *(each for version, each in self._versions.items() if version > oldest)]
             if all(switched(each, [switch]) is each for each in since):
                 return Status.DONE, ""
         return Status.ACCEPTED, "in force once a batch that ran under it is committed"
