@@ -96,7 +96,7 @@ def test_an_update_names_what_changes_comes_and_goes(tmp_path, recorder):
         ([('"total long"', '"total double"')], "the state of operator 'total' was"),
         ([('returns="n long", name="predict"', 'returns="n double", name="predict"')], "the schema of operator 'predict'"),
         ([('Dataflow("forecasting")', 'Dataflow("other")')], "run is a run of dataflow 'forecasting', not of 'other'"),
-        ([('"trend": trend}', '"trend": 3}')], "alternate 'trend' of operator 'predict' is 3, which cannot be called"),
+        ([('"trend": trend}', '"trend": 3}')], "operator 'predict': alternate 'trend' is 3, which is no function"),
         ([('"mean": lambda row: row, ', "")], "has no alternates to select from"),
         ([("row + 1", "row +")], "SyntaxError"),
     ],

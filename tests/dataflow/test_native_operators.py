@@ -68,6 +68,10 @@ REFUSED: dict[str, tuple[Callable[[Stream], Stream], str]] = {
     "a drop of what is missing": (lambda s: s.drop("city"), "operator 'drop' drops 'city', a column"),
     "a drop of everything": (lambda s: s.drop("id", "tags"), "operator 'drop' drops all columns"),
     "a number as a condition": (lambda s: s.where(5), "operator 'where': 5 is neither SQL text, such as 'n > 5', nor"),
+    "a number as an alternate": (
+        lambda s: s.map({"fast": 5}, returns="k string", name="m"),
+        "operator 'm': alternate 'fast' is 5, which is no function",
+    ),
     "a number as a function": (lambda s: s.filter(5), "operator 'filter': 5 is no function"),
     "text as a function": (lambda s: s.transform("id > 5"), "operator 'transform': 'id > 5' is no function"),
     "functions beside text": (

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from elastream.dataflow.code import code_of
 from elastream.dataflow.compiling import plan_queries
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.key_table import selections_of
@@ -38,10 +37,6 @@ def update_run(directory: RunDirectory, graph: Graph, who: str) -> tuple[CodeVer
 
 def _check(directory: RunDirectory, graph: Graph) -> None:
     plan_queries(lay_out(graph))
-    for name, alternates in code_of(graph).items():
-        if strange := [each for each in alternates if not callable(each.function)]:
-            function = strange[0].function
-            raise InputError(f"alternate {strange[0].name!r} of operator {name!r} is {function!r}, which cannot be called")
     if guards := GuardLog(directory.guards).versions:
         parse_guards(guards[-1].text, Path(guards[-1].file), graph)
     tables = KeyTableLog(directory, selections_of(graph))

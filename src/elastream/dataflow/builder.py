@@ -125,10 +125,12 @@ def alternates_of(
     if not several and not isinstance(function, Mapping) and not callable(function):
         raise DataflowError(f"operator {name or form.value!r}: {function!r} is no function")
     if isinstance(function, Mapping):
-        chosen = name or flow.free_name(next(iter(function), form.value))
-        return chosen, tuple(Alternate(label, each, form) for label, each in function.items())
+        function = [Alternate(label, each, form) for label, each in function.items()]
     if isinstance(function, Sequence):
         chosen = name or flow.free_name(function[0].name if function else form.value)
+        for each in function:
+            if not callable(each.function) and not isinstance(each.function, natives.Native):
+                raise DataflowError(f"operator {chosen!r}: alternate {each.name!r} is {each.function!r}, which is no function")
         return chosen, tuple(replace(each, form=form) if each.form is Form.NONE else each for each in function)
     label = getattr(function, "__name__", form.value)
     chosen = name or flow.free_name(form.value if label == "<lambda>" else label)
@@ -507,12 +509,6 @@ class Stream:
         named = isinstance(function, Mapping) or getattr(function, "__name__", "<lambda>") != "<lambda>"
         label = name or (None if named else "transform")
         chosen, alternates = alternates_of(self._flow, function, Form.FRAME, label)
-        for each in alternates:
-            if not callable(each.function) and not isinstance(each.function, natives.Native):
-                raise DataflowError(
-                    f"operator {chosen!r}: {each.function!r} is no function from DataFrame to DataFrame; expressions go "
-                    "into where, select or with_columns"
-                )
         return self._added(chosen, alternates, needs, _returned(chosen, returns))
 
     def map_arrow(
