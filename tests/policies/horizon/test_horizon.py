@@ -183,6 +183,14 @@ def test_fixed_fleet_is_not_kept_while_a_young_load_outgrows_it():
     assert [time for time in leases if 100.0 < time < 140.0]
 
 
+@pytest.mark.parametrize(("target", "start", "period", "every"), [(3.0, 8.0, 2.0, 5.0), (30.0, 30.0, 5.0, 20.0)])
+def test_no_host_goes_down_to_a_fixed_fleet_while_the_load_rises(target, start, period, every):
+    rise = [200.0] * 6 + [200.0 + 2200.0 * part / 18 for part in range(19)] + [2400.0] * 4
+    done = run(rise, every=every, target=target, period=period, start=start)
+    assert not [time for time, _ in actions(done, DrainHost) if time <= 25 * every]
+    assert len(actions(done, LeaseHost)) <= 5
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 def test_noise_costs_hardly_more_than_a_constant_fleet(seed):
     noise = 1900 * np.exp(np.random.default_rng(seed).normal(0.0, 0.2, 240))

@@ -99,7 +99,7 @@ class SharedHosts:
         ]
 
     def _with_cheapest_rest(self, kinds: Sequence[HostType], lacking: float) -> Sequence[HostType]:
-        """Return types for `lacking` cores, the last of `kinds` replaced by the cheapest hosts for what the others leave."""
+        """Return types for `lacking` cores: `kinds` with the cheapest hosts for what all but the last leave."""
         # All but one host have the lowest price per core, so that no mix costs less by more than that host's price.
         observation, last = self.observation, kinds[-1]
         rest = lacking - (len(kinds) - 1) * last.cores * last.speed

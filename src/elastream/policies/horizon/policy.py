@@ -314,12 +314,21 @@ class _Foreseeing(SizingRound):
         keep = setting.reserve * float(outlook.keep[row])
         usual = max(setting.reserve * float(outlook.lease[row]), keep)
         keep = max(lease, with_backlog(keep, total, waiting, late, *times))
-        allowed = grid.budget * capacity
-        if setting.fixed and waiting <= allowed and then <= max(allowed, IN_VAIN * memory.choice.met):
-            lease = keep = usual = 0.0  # a fixed fleet is enough until more would wait than was ever foreseen in vain
+        if setting.fixed:
+            if self._fleet_suffices(capacity, waiting, then):
+                lease = 0.0
+            least = setting.least * self._each
+            served = least * grid.seconds * np.arange(grid.start + 1)
+            if self._fleet_suffices(least, waiting, waiting_at_start(total[: grid.start + 1], waiting, served)):
+                keep = usual = 0.0
         if memory.needs:
             self.memory = replace(memory, needs=(*memory.needs[:-1], max(memory.needs[-1], usual)))
         return lease, keep
+
+    def _fleet_suffices(self, capacity: float, waiting: float, then: float) -> bool:
+        # A fixed fleet is enough until more would wait than was ever foreseen in vain.
+        allowed = self.grid.budget * capacity
+        return waiting <= allowed and then <= max(allowed, IN_VAIN * self.memory.choice.met)
 
     def _capacities(self) -> Floats:
         """Return the cores that serve in each bin until a host requested now works."""
