@@ -129,7 +129,8 @@ def alternates_of(
     if isinstance(function, Sequence):
         chosen = name or flow.free_name(function[0].name if function else form.value)
         for each in function:
-            if not callable(each.function) and not isinstance(each.function, natives.Native):
+            native = isinstance(each.function, natives.Native) or each.form not in (Form.NONE, form)
+            if not native and not callable(each.function):
                 raise DataflowError(
                     f"operator {chosen!r}: alternate {each.name!r} is {each.function!r}, which is no function"
                 )
