@@ -104,7 +104,7 @@ class SharedHosts:
         observation, last = self.observation, kinds[-1]
         rest = (short - len(kinds) + 1) * self._size(last)
         room = observation.context.max_hosts - len(observation.leases) - len(kinds) + 1
-        slot = min(last.slot, observation.cores.slots(observation.working)[1]) if self.equal else 0.0
+        slot = min(last.slot, observation.cores.slots((*observation.usable, *observation.coming))[1]) if self.equal else 0.0
         options = [
             (hosts * each.price / each.billing.unit, hosts, each)
             for each in observation.context.leasable.values()
