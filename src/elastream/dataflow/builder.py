@@ -130,7 +130,8 @@ def alternates_of(
         chosen = name or flow.free_name(function[0].name if function else form.value)
         for each in function:
             if not callable(each.function) and not isinstance(each.function, natives.Native):
-                raise DataflowError(f"operator {chosen!r}: alternate {each.name!r} is {each.function!r}, which is no function")
+                what = f"alternate {each.name!r} is {each.function!r}, which is no function"
+                raise DataflowError(f"operator {chosen!r}: {what}")
         return chosen, tuple(replace(each, form=form) if each.form is Form.NONE else each for each in function)
     label = getattr(function, "__name__", form.value)
     chosen = name or flow.free_name(form.value if label == "<lambda>" else label)

@@ -90,7 +90,7 @@ class SharedHosts:
             why += f", and {counted(self.spare, 'host')} to spare" if self.spare else ""
         cancelled = observation.recoverable[: max(0, lacking)]
         leases = min(max(0, lacking) - len(cancelled), context.max_hosts - len(observation.leases))
-        kinds = types_to_lease(observation, kind, leases)
+        kinds: Sequence[HostType] = types_to_lease(observation, kind, leases)
         if self.mixed and leases == by_need > self.spare == 0:
             kinds = self._with_cheapest_rest(kinds, short)
         return [
