@@ -45,6 +45,16 @@ def test_the_newest_code_is_proposed_at_once_until_it_is_requested(log, tmp_path
     assert extension.proposals(requested({"other": 2}), (), alarms) == ()
 
 
+def test_code_that_is_not_taken_is_urgent_once_and_proposed_in_each_round(log, tmp_path):
+    extension, alarms = CodeExtension(log), Alarms(lambda: 0.0)
+    log.append(b"code", CodeVersion(1, "", {"one": {}, "other": {}}, ("one",)))
+    extension.observed(requested({}), alarms)
+    assert extension.urgent(requested({}))
+    for _ in range(2):
+        assert extension.proposals(requested({}), (), alarms)
+        assert not extension.urgent(requested({}))
+
+
 def test_a_damaged_log_of_code_sounds_an_alarm_and_proposes_nothing(log, tmp_path):
     directory = RunDirectory(tmp_path)
     with directory.code_log.open("a") as file:

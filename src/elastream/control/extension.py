@@ -81,7 +81,7 @@ class CodeExtension(LoopExtension):
 
     def __init__(self, log: CodeLog) -> None:
         self._log = log
-        self._newest = 0
+        self._newest = self._proposed = 0
 
     def observed(self, observation: Observation, alarms: Alarms) -> Observation:
         try:
@@ -94,11 +94,12 @@ class CodeExtension(LoopExtension):
         return observation
 
     def urgent(self, observation: Observation) -> bool:
-        return self._newest > observation.composition.code_version
+        return self._newest > max(self._proposed, observation.composition.code_version)
 
     def proposals(self, observation: Observation, planned: Sequence[Action], alarms: Alarms) -> tuple[Proposal, ...]:
         now = observation.composition.code_version
         if self._newest <= now:
             return ()
+        self._proposed = self._newest  # code that is refused makes no further round urgent
         why = f"version {self._newest} of the code was given"
         return (Proposal(UpdateCode(self._newest, self._log.since(now), why), CODE),)

@@ -60,6 +60,22 @@ def test_slower_slots_are_not_mixed_where_all_tasks_wait_for_the_slowest():
     assert leased(hosts(big, types=types, equal=True), 4.5) == ["big"]
 
 
+@pytest.mark.parametrize(("need", "types"), [(2.4, ["small"]), (2.9, ["small", "small"]), (3.5, ["big"])])
+def test_fast_small_hosts_count_by_slots_where_all_tasks_wait_for_a_slow_host(need, types):
+    fast, slow = {**TYPES, "big": replace(BIG, slots=4)}, replace(BIG, name="old", slots=4, speed=0.5)
+    assert leased(hosts(slow, types=fast, equal=True), need) == types
+
+
+def test_a_slow_host_that_drains_allows_no_slow_type():
+    types = {"big": replace(BIG, slots=4), "slow": replace(BIG, name="slow", cores=2.0, slots=4, price=0.5, speed=0.5)}
+    shared = hosts(types["big"], types["slow"], types=types, equal=True)
+    leases = dict(shared.observation.leases)
+    leases["h2"] = replace(leases["h2"].to(HostState.DRAINING, 1.0), deadline=90.0)
+    shared = replace(shared, observation=replace(shared.observation, leases=type(shared.observation.leases)(leases)))
+    shared = replace(shared, kind=types["big"])
+    assert leased(shared, 4.5) == ["big"]
+
+
 @given(need=st.floats(1.0, 40.0), price=st.floats(0.1, 5.0), cores=st.sampled_from([0.5, 1.0, 2.0, 3.0, 8.0]))
 def test_a_mix_suffices_and_costs_at_most_one_host_more_than_cores_must(need, price, cores):
     types = {**TYPES, "other": replace(SMALL, name="other", cores=cores, price=price)}

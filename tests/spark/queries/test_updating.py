@@ -10,16 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastream.core.action import Status, SwitchAlternate, UpdateCode
+from elastream.core.action import SetKeyTable, Status, SwitchAlternate, UpdateCode
 from elastream.core.observation import Composition
 from elastream.dataflow.builder import Dataflow
 from elastream.dataflow.graph import Graph
+from elastream.dataflow.key_table import KeyTable, selections_of
 from elastream.dataflow.operators import Alternate, Form
 from elastream.dataflow.stages import lay_out
 from elastream.errors import DataflowError, EnvironmentProblem, InputError
 from elastream.loads import constant
 from elastream.recording.code_log import CodeLog
 from elastream.recording.directory import RunDirectory
+from elastream.recording.key_table_log import KeyTableLog
+from elastream.spark.dataflow.table_activation import table_publisher
 from elastream.spark.queries import switching
 from elastream.spark.queries.segments import RunningSegment, composition_left, newest_version, widths_of
 from elastream.spark.queries.switching import Switching
@@ -246,6 +249,32 @@ def test_an_update_is_done_once_its_queries_have_committed_under_it(life):
     life.batch(1)
     assert life.switching.apply([update])[0].status is Status.DONE
     assert life.switching.composition.version == 1
+
+
+def test_no_batch_has_a_key_table_that_names_an_alternate_which_its_code_has_not(tmp_path):
+    def selecting(*names: str) -> Graph:
+        flow = Dataflow("two")
+        stream = flow.source(None, load=constant(1)).map(dict, returns="n long", name="parse")
+        stream.map({each: saying(each) for each in names}, returns="said string", name="first", select_by="n").sink(None)
+        return flow.graph
+
+    life = Life(tmp_path, selecting("a", "b"))
+    log = KeyTableLog(life.directory, selections_of(life.program))
+    for alternate in "bab":
+        log.append(KeyTable("two", "first", ("n",), {(1,): alternate}))
+    life.switching = Switching(
+        life.layout, life.running, code=life.code, tables=table_publisher(life.program, life.directory)
+    )
+    ask_update(selecting("a", "c"), life.directory, anything, "test")
+    update = UpdateCode(1, ("first",))
+    refused, accepted = Status.REFUSED, Status.ACCEPTED
+    assert life.switching.apply([SetKeyTable("first", 1)])[0].status is accepted
+    outcomes = life.switching.apply([update, SetKeyTable("first", 2)])  # until then table 1 names "b"
+    assert [each.status for each in outcomes] == [refused, accepted]
+    outcomes = life.switching.apply([SetKeyTable("first", 3), update])
+    assert [each.status for each in outcomes] == [refused, accepted]
+    assert "key table 3 of 'first' names the alternate 'b'" in outcomes[0].reason
+    assert life.switching.composition.tables == {"first": 2}
 
 
 def test_code_that_cannot_be_loaded_is_refused_and_the_run_goes_on(life):

@@ -180,7 +180,7 @@ def test_key_tables_are_brought_into_use_before_they_are_requested(tmp_path):
     stream.map({"a": len, "b": len}, returns="n long", name="first", select_by="n").sink(None)
     asked = []
 
-    def use(operator: str, version: int, live: Any) -> str:
+    def use(operator: str, version: int, live: Any, names: Any) -> str:
         asked.append((operator, version, [each.version for each in live]))
         return "" if version < 3 else f"there is no version {version}"
 

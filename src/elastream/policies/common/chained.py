@@ -73,7 +73,7 @@ class SharedHosts:
         observation, context, kind = self.observation, self.observation.context, self.kind
         there = (*observation.usable, *observation.coming)
         has, each = self.capacity(there), kind.cores * kind.speed
-        lacking, by_need = context.min_hosts - len(there), 0
+        lacking, by_need, short = context.min_hosts - len(there), 0, 0.0
         if not math.isnan(need):
             short = (need - has) / each
             if self.equal:
@@ -90,32 +90,36 @@ class SharedHosts:
             why += f", and {counted(self.spare, 'host')} to spare" if self.spare else ""
         cancelled = observation.recoverable[: max(0, lacking)]
         leases = min(max(0, lacking) - len(cancelled), context.max_hosts - len(observation.leases))
-        kinds = types_to_lease(observation, kind, leases)
+        kinds: Sequence[HostType] = types_to_lease(observation, kind, leases)
         if self.mixed and leases == by_need > self.spare == 0:
-            kinds = self._with_cheapest_rest(kinds, need - has)
+            kinds = self._with_cheapest_rest(kinds, short)
         return [
             *(CancelDrain(host, why=why) for host in cancelled),
             *(LeaseHost(observation.host_name(n), each.name, each.region, why=why) for n, each in enumerate(kinds)),
         ]
 
-    def _with_cheapest_rest(self, kinds: Sequence[HostType], lacking: float) -> Sequence[HostType]:
-        """Return types for `lacking` cores: `kinds` with the cheapest hosts for what all but the last leave."""
+    def _with_cheapest_rest(self, kinds: Sequence[HostType], short: float) -> Sequence[HostType]:
+        """Return types for `short` hosts: `kinds` with the cheapest hosts for what all but the last leave."""
         # All but one host have the lowest price per core, so that no mix costs less by more than that host's price.
         observation, last = self.observation, kinds[-1]
-        rest = lacking - (len(kinds) - 1) * last.cores * last.speed
+        rest = (short - len(kinds) + 1) * self._size(last)
         room = observation.context.max_hosts - len(observation.leases) - len(kinds) + 1
-        slot = min(last.slot, observation.cores.slots(observation.working)[1]) if self.equal else 0.0
+        slot = min(last.slot, observation.cores.slots((*observation.usable, *observation.coming))[1]) if self.equal else 0.0
         options = [
             (hosts * each.price / each.billing.unit, hosts, each)
             for each in observation.context.leasable.values()
             if each.region == last.region and each.slot >= slot * (1 - ROUNDING)
-            for hosts in [math.ceil(rest / (each.cores * each.speed) - ROUNDING)]
+            for hosts in [math.ceil(rest / self._size(each) - ROUNDING)]
             if 0 < hosts <= room
         ]
         price, hosts, chosen = min(options, key=lambda option: option[:2], default=(math.inf, 1, last))
         if price >= last.price / last.billing.unit:
             return kinds
         return (*kinds[:-1], *types_to_lease(observation, chosen, hosts))
+
+    def _size(self, kind: HostType) -> float:
+        """Return what a host counts: slots where all tasks wait for the slowest one, else cores of speed 1."""
+        return kind.width if self.equal else kind.cores * kind.speed
 
     def hosts_for(self, need: float) -> float:
         """Return the hosts that give `need` cores, with fractions; NaN if unknown."""

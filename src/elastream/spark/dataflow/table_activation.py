@@ -1,6 +1,6 @@
 """Stores key tables for the workers before a composition that uses them is requested."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 
 from elastream.core.observation import Composition
@@ -14,10 +14,12 @@ from elastream.spark.worker.composition import MAX_LIVE_TABLES, table_digit
 from elastream.spark.worker.table_lookup import publish_table
 
 
-def table_publisher(graph: Graph, directory: RunDirectory) -> Callable[[str, int, Iterable[Composition]], str] | None:
+def table_publisher(
+    graph: Graph, directory: RunDirectory
+) -> Callable[[str, int, Iterable[Composition], Collection[str]], str] | None:
     """Return a function that brings a table version into use; None if no operator selects by key.
 
-    It takes operator, version and pending compositions, and returns the reason for a refusal or "".
+    It takes operator, version, pending compositions and alternates, and returns the reason for a refusal or "".
     """
     selections = selections_of(graph)
     if not selections:
@@ -25,11 +27,20 @@ def table_publisher(graph: Graph, directory: RunDirectory) -> Callable[[str, int
     return partial(_bring, KeyTableLog(directory, selections), directory)
 
 
-def _bring(tables: KeyTableLog, directory: RunDirectory, operator: str, version: int, live: Iterable[Composition]) -> str:
+def _bring(
+    tables: KeyTableLog,
+    directory: RunDirectory,
+    operator: str,
+    version: int,
+    live: Iterable[Composition],
+    alternates: Collection[str],
+) -> str:
     try:
-        tables.find(operator, version)  # checks its content
+        named = set(tables.find(operator, version).rows.values())  # checks its content
     except DataflowError as error:
         return str(error)
+    if gone := sorted(named.difference(alternates)):
+        return f"key table {version} of {operator!r} names the alternate {gone[0]!r}, which it does not have with that code"
     for composition in live:
         other = composition.tables.get(operator, 0)
         if other not in (0, version) and table_digit(other) == table_digit(version):

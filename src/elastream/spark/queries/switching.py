@@ -12,7 +12,7 @@ import logging
 import math
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -62,9 +62,9 @@ log = logging.getLogger(__name__)
 
 # Newest compositions that are remembered by version: batches commit long before that many further switches.
 REMEMBERED_VERSIONS = 1000
-# Activates a version of an operator's key table, given the compositions of possible batches. Returns why it cannot, or an
-# empty string.
-TablesInUse: TypeAlias = Callable[[str, int, Iterable[Composition]], str]
+# Activates a version of an operator's key table, given the compositions of possible batches and the operator's alternates.
+# Returns why it cannot, or an empty string.
+TablesInUse: TypeAlias = Callable[[str, int, Iterable[Composition], Collection[str]], str]
 
 
 def switch(
@@ -119,7 +119,14 @@ class Switching:
         """Apply all possible switches as one new composition; return an outcome for each. Raises as `switch` does."""
         with self._lock:
             graph = self.layout.graph
-            refused = [each.refusal(graph) or self._unusable(each) for each in switches]
+            updates = [each for each in switches if isinstance(each, UpdateCode)]
+            code = {each: each.refusal(graph) or self._not_brought(each) for each in updates}
+            # A key table must fit the code that it comes with.
+            version = max([self.composition.code_version, *(each.version for each in updates if not code[each])])
+            refused = [
+                code[each] if isinstance(each, UpdateCode) else each.refusal(graph) or self._unusable(each, version)
+                for each in switches
+            ]
             self._compose(
                 self._fitted(switched(self.composition, [s for s, no in zip(switches, refused, strict=True) if not no]))
             )
@@ -190,18 +197,27 @@ class Switching:
         gone = {name: each[0] for name, each in names.items() if runs.get(name, each[0]) not in each}
         return replace(composition, alternates={**runs, **gone}) if gone else composition
 
-    def _unusable(self, switch: Switch) -> str:
-        if isinstance(switch, UpdateCode):
-            if self._code is None:
-                return "this run keeps no code that could be updated"
-            return "" if switch.part_of(self.composition) else self._code.bring(switch.version)
+    def _not_brought(self, update: UpdateCode) -> str:
+        if self._code is None:
+            return "this run keeps no code that could be updated"
+        if update.part_of(self.composition):
+            return ""
+        if why := self._code.bring(update.version):
+            return why
+        unfit = (self._unusable(SetKeyTable(*each), update.version) for each in self.composition.tables.items())
+        return next(filter(None, unfit), "")
+
+    def _unusable(self, switch: Switch, code: int) -> str:
+        """Return why `switch` cannot be made with version `code` of the code, or ""."""
         if not isinstance(switch, SetKeyTable) or switch.table == 0:
             return ""
         if self._tables is None:
             return f"this run has no key tables for {switch.operator!r}"
         oldest = min((each.version for each in self.effective.values()), default=0)
         live = [each for version, each in self._versions.items() if version >= oldest]
-        return self._tables(switch.operator, switch.table, live)
+        layout = self._start if self._code is None else self._code.layout(code)
+        names = [each.name for each in layout.graph.operator(switch.operator).alternates]
+        return self._tables(switch.operator, switch.table, live, names)
 
     def _compose(self, changed: Composition) -> None:
         before = self.composition
