@@ -17,7 +17,7 @@ class ByLoad(Policy):
     Args:
         hosts: Policy for hosts.
         gain: Least part by which moves must lower an operator's highest load per core.
-        worth: Least cores that moves must free on the fullest host. A move delays one batch by tens of milliseconds.
+        worth: Least cores that moves must free on the fullest host.
     """
 
     hosts: Policy = field(default_factory=Horizon)

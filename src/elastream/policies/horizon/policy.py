@@ -83,10 +83,9 @@ class Memory:
 class Horizon(Policy):
     """Lease the fewest hosts that serve every expected record within the target latency.
 
-    A target latency is a budget: records may wait. The plan covers the arrivals until a host requested now has worked for
-    a while, in scenarios drawn from the load's own past. Cores are needed so that each record of the served scenario is
-    done by its deadline. Every few minutes the policy replays its past under several settings of itself, and uses the
-    cheapest that would have met the target. Unknown metrics never count as 0.
+    The plan covers the arrivals until a host requested now has worked for a while, in scenarios drawn from the load's own
+    past. Cores are needed so that each record of the served scenario is done by its deadline. Every few minutes the policy
+    replays its past under several settings of itself, and uses the cheapest that would have met the target.
 
     Args:
         in_time: Part of the records that must be in time.
@@ -139,11 +138,7 @@ class Horizon(Policy):
 
 
 class _Foreseeing(SizingRound):
-    """Planning round that sizes for the outlook.
-
-    Attributes:
-        remarks: Sentences for people.
-    """
+    """Planning round that sizes for the outlook."""
 
     remarks: tuple[str, ...] = ()
 
@@ -318,7 +313,7 @@ class _Foreseeing(SizingRound):
             if self._fleet_suffices(capacity, waiting, then):
                 lease = 0.0
             least = setting.least * self._each
-            served = least * grid.seconds * np.arange(grid.start + 1)
+            served = np.linspace(0.0, least * grid.seconds * grid.start, grid.start + 1)
             if self._fleet_suffices(least, waiting, waiting_at_start(total[: grid.start + 1], waiting, served)):
                 keep = usual = 0.0
         if memory.needs:
