@@ -67,7 +67,7 @@ from elastream.spark.dataflow.sinks import check_sink, replace_results, tables_c
 from elastream.spark.dataflow.sources import check_source
 from elastream.spark.queries.compiled import CompiledQueries
 from elastream.spark.queries.segments import scalable_operators
-from elastream.spark.queries.updating import begin_code, with_first_code
+from elastream.spark.queries.updating import begin_code, with_first_code, with_newest_code
 from elastream.spark.start import cloud_of, pace_of, start_plant
 from elastream.spark.telemetry.kafka_offsets import committing
 from elastream.spark.worker.composition import CompositionCodec
@@ -184,9 +184,10 @@ def _carry_out(
     check_rules(settings.scaling, cloud.max_hosts, cloud.types, cloud.min_hosts)
     if settings.freshness is not None:
         check_resident(settings)
-    document = None if settings.guards is None else pollable(load_guards(Path(settings.guards), graph))
+    newest = graph if earlier is None else with_newest_code(graph, RunDirectory(earlier))
+    document = None if settings.guards is None else pollable(load_guards(Path(settings.guards), newest))
     for table in settings.tables:
-        table.check(selection_of(graph, table.operator))
+        table.check(selection_of(newest, table.operator))
     if settings.freshness is not None and earlier is not None:  # a run of an earlier controller may hold the folder's lock
         return _kept_fresh(graph, directory_of(earlier.resolve()), settings, program)
     with opened(graph, path_of(settings.runs), earlier) as folder:
@@ -213,7 +214,7 @@ def _run_in(
     order: WakeOrder | None,
 ) -> RunResult:
     directory, resumed = folder.directory, folder.resumed
-    selections = selections_of(graph)
+    selections = selections_of(with_newest_code(graph, directory))
     keep = retention_of(float(settings.retention))
     copies = [] if settings.record is None else [Recorder(settings.record, keep=keep)]
     recorders = [Recorder(directory.recording, resumed=resumed is not None, keep=keep), *copies]

@@ -26,7 +26,7 @@ from elastream.spark.dataflow.table_activation import table_publisher
 from elastream.spark.queries import switching
 from elastream.spark.queries.segments import RunningSegment, composition_left, newest_version, widths_of
 from elastream.spark.queries.switching import Switching
-from elastream.spark.queries.updating import RunningCode, ask_update, begin_code, with_first_code
+from elastream.spark.queries.updating import RunningCode, ask_update, begin_code, with_first_code, with_newest_code
 from elastream.spark.telemetry.batches import Batch, SourceProgress
 from elastream.spark.worker.code import CodeInUse, later_code
 from elastream.spark.worker.composition import (
@@ -217,6 +217,13 @@ def test_a_resumed_run_without_updates_takes_the_code_of_its_program(life):
     life.program = two_queries(START, 7)
     life.again()
     assert life.batch(0) == "first.a.7"
+
+
+def test_guards_of_a_resumed_run_may_name_what_an_update_added(life):
+    assert with_newest_code(life.program, life.directory) is life.program
+    life.ask({"first": "bd", "last": "a"})
+    newest = with_newest_code(life.program, life.directory)
+    assert [each.name for each in newest.operator("first").alternates] == ["b", "d"]
 
 
 def test_an_update_that_cannot_be_requested_leaves_the_code_in_force(life, monkeypatch):

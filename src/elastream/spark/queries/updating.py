@@ -40,7 +40,7 @@ from elastream.spark.worker.composition import CompositionCodec
 # `code.jsonl` keeps all versions, as a resumed run begins with version 0. A version that was given to a failed run replaces
 # functions of equal names in earlier ones: the failed batch replays with one of these.
 class RunningCode:
-    """Code of the run in `directory`, whose queries began with that of `graph`. `codec` encodes all versions."""
+    """Code of the run in `directory`, whose queries began with that of `graph`."""
 
     def __init__(self, graph: Graph, directory: RunDirectory) -> None:
         self._directory, self._log = directory, CodeLog(directory)
@@ -83,7 +83,7 @@ class RunningCode:
         }
 
     def forget(self, before: int) -> None:
-        """Remove workers' copies before version `before`, which no batch needs."""
+        """Remove workers' copies before version `before`."""
         if before > self._forgotten:
             forget_code(self._directory.code_in_use, before)
             self._forgotten = before
@@ -136,6 +136,12 @@ def with_first_code(graph: Graph, directory: RunDirectory) -> Graph:
     if len(log.versions) < 2:
         return graph
     return with_code(graph, _repaired(log, 0))
+
+
+def with_newest_code(graph: Graph, directory: RunDirectory) -> Graph:
+    """Return `graph` with the newest code of a run."""
+    log = CodeLog(directory)
+    return with_code(graph, loaded(log, len(log.versions) - 1)) if len(log.versions) > 1 else graph
 
 
 def ask_update(
