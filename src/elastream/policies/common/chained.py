@@ -99,7 +99,7 @@ class SharedHosts:
         ]
 
     def _with_cheapest_rest(self, kinds: Sequence[HostType], short: float) -> Sequence[HostType]:
-        """Return types for `short` hosts: `kinds` with the cheapest hosts for what all but the last leave."""
+        """Return `kinds` for a need of `short` hosts; the cheapest that suffice take the place of the last."""
         # All but one host have the lowest price per core, so that no mix costs less by more than that host's price.
         observation, last = self.observation, kinds[-1]
         rest = (short - len(kinds) + 1) * self._size(last)
