@@ -115,10 +115,11 @@ class CodeLog:
         for each in appended(path, self._read):
             try:
                 fields = json.loads(each)
-                entry = CodeVersion(**(fields if self._read else unmarked(fields, path)))
+                fields = fields if self._read else unmarked(fields, path)
+                entry = CodeVersion(**{**fields, "changed": tuple(fields["changed"])})
                 if entry.version != len(self._versions):
                     raise ValueError(f"version {entry.version} is out of order")
-            except (ValueError, TypeError) as error:
+            except (ValueError, TypeError, KeyError) as error:
                 number = len(self._versions) + 1
                 raise InputError(f"{path}, line {number}: not a version of the code ({error})") from error
             self._versions.append(entry)

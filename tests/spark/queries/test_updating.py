@@ -222,6 +222,7 @@ def test_a_resumed_run_without_updates_takes_the_code_of_its_program(life):
 def test_guards_of_a_resumed_run_may_name_what_an_update_added(life):
     assert with_newest_code(life.program, life.directory) is life.program
     life.ask({"first": "bd", "last": "a"})
+    assert CodeLog(life.directory).versions[1].changed == ("first", "last")
     newest = with_newest_code(life.program, life.directory)
     assert [each.name for each in newest.operator("first").alternates] == ["b", "d"]
 
