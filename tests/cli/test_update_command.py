@@ -80,7 +80,7 @@ def test_an_update_names_what_changes_comes_and_goes(tmp_path, recorder):
     status, said = update(tmp_path / "run", file)
     assert status == 0, said
     assert "version 1 of the code of run, from one of its next batches on: predict: naive new, mean changed" in said
-    assert update(tmp_path / "run", file) == (2, "elastream: the code of run is that already: nothing to update ")
+    assert update(tmp_path / "run", file) == (2, "elastream: run has this code already: nothing to update ")
     status, said = update(tmp_path / "run", program(tmp_path, ('"mean": lambda row: row, ', '"last": abs, ')))
     assert (status, said.strip().endswith("predict: last new, mean, naive removed")) == (0, True), said
     versions = CodeLog(RunDirectory(tmp_path / "run")).versions

@@ -135,7 +135,7 @@ class BatchModel:
     Attributes:
         driver: Seconds outside of stages, by records.
         stages: One after the other. Those that run at once are one.
-        rests: What each batch has over the model: seconds outside of stages, then of each stage's tasks.
+        rests: Seconds by which each batch deviates: outside of stages, then in each stage's tasks.
         work: Seconds of tasks a record.
     """
 
@@ -193,7 +193,7 @@ class BatchModel:
         return batch.seconds - self.seconds(batch.rows, slots, (0.0, *runs)), *runs
 
     def seconds(self, rows: float, slots: float, rest: Sequence[float] = ()) -> float:
-        """Return the seconds of a batch. rest: one of `rests`."""
+        """Return the seconds of a batch; `rest`: how it deviates, as in `rests`."""
         outside, *runs = rest or (0.0,)
         runs = runs or [0.0] * len(self.stages)
         stages = math.fsum(stage.seconds(rows, slots, run) for stage, run in zip(self.stages, runs, strict=True))

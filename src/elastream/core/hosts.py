@@ -253,7 +253,7 @@ class Lease:
 
     @property
     def active(self) -> bool:
-        """Return True while paid."""
+        """Return True while the lease is paid."""
         return self.state in ACTIVE
 
     def ready_at(self) -> float | None:

@@ -65,7 +65,7 @@ class Needs(TypedDict, total=False):
 
 
 class NativeNeeds(Needs, total=False):
-    """Keyword arguments of a native operator: those of `Needs`, and what a simulation cannot measure.
+    """Keyword arguments of a native operator: `Needs`, and figures that simulations cannot measure.
 
     Attributes:
         cost: Core-seconds per record on a core of speed 1, or text such as "4us".

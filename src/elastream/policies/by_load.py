@@ -7,7 +7,13 @@ from elastream.core.action import CancelDrain, DrainHost, LeaseHost, MoveTask, R
 from elastream.core.observation import Observation
 from elastream.core.plant import Plan, Policy
 from elastream.policies.common.placement import balance_by_load
-from elastream.policies.horizon.policy import Horizon
+
+
+def _horizon() -> Policy:
+    # Imported late: most of what it loads serves no Autopilot that only moves tasks.
+    from elastream.policies.horizon.policy import Horizon
+
+    return Horizon()
 
 
 @dataclass(frozen=True)
@@ -15,12 +21,12 @@ class ByLoad(Policy):
     """Hosts by another policy if the plant can lease any; tasks by `balance_by_load`.
 
     Args:
-        hosts: Policy for hosts.
+        hosts: Policy for hosts. None given: `Horizon`.
         gain: Least part by which moves must lower an operator's highest load per core.
         worth: Least cores that moves must free on the fullest host.
     """
 
-    hosts: Policy = field(default_factory=Horizon)
+    hosts: Policy = field(default_factory=_horizon)
     gain: float = 0.03
     worth: float = 0.02
     name: ClassVar = "by load"

@@ -263,7 +263,7 @@ class Savings:
 
     @property
     def error(self) -> float:
-        """Relative error of the cores that a record needs: from the run's minutes, and its loaded batches."""
+        """Return the relative error of the cores that a record needs."""
         return math.hypot(self.work.spread, self._overhead[1])
 
     def _each(self, kind: HostType, more: float = 0.0) -> float:

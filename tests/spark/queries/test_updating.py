@@ -23,7 +23,6 @@ from elastream.recording.code_log import CodeLog
 from elastream.recording.directory import RunDirectory
 from elastream.recording.key_table_log import KeyTableLog
 from elastream.spark.dataflow.table_activation import table_publisher
-from elastream.spark.queries import switching
 from elastream.spark.queries.segments import RunningSegment, composition_left, newest_version, widths_of
 from elastream.spark.queries.switching import Switching
 from elastream.spark.queries.updating import RunningCode, ask_update, begin_code, with_first_code, with_newest_code
@@ -37,6 +36,7 @@ from elastream.spark.worker.composition import (
     read_request,
     write_request,
 )
+from support.failing_requests import break_next_request
 from support.property_examples import examples
 
 OPERATORS = ("first", "last")
@@ -231,15 +231,7 @@ def test_an_update_that_cannot_be_requested_leaves_the_code_in_force(life, monke
     life.batch(0)
     life.batch(1)
     life.ask({"first": "c", "last": "a"})
-    write, broken = switching.write_request, [True]
-
-    def breaks(path: Path, wanted: CompositionRequest) -> None:
-        write(path, wanted)
-        if broken:
-            broken.clear()
-            raise EnvironmentProblem("the disk is full")
-
-    monkeypatch.setattr(switching, "write_request", breaks)
+    break_next_request(monkeypatch)
     with pytest.raises(EnvironmentProblem):
         life.propose()
     assert life.batch(0) == "first.a.0"

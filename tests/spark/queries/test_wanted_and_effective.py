@@ -25,6 +25,7 @@ from elastream.spark.queries.segments import RunningSegment, log_of, newest_vers
 from elastream.spark.queries.switching import Switching
 from elastream.spark.telemetry.batches import Batch, SourceProgress
 from elastream.spark.worker.composition import CompositionCodec, CompositionRequest, read_request, write_request
+from support.failing_requests import break_next_request
 from support.property_examples import examples
 
 
@@ -143,15 +144,7 @@ def test_a_switch_is_accepted_until_its_query_commits_a_batch_under_it(queries):
 
 def test_a_switch_that_cannot_be_written_fails_and_leaves_what_was_there(queries, monkeypatch):
     queries.switching.apply([SwitchAlternate("first", "b")])
-    write, broken = switching.write_request, [True]
-
-    def breaks(path: Path, wanted: CompositionRequest) -> None:
-        write(path, wanted)
-        if broken:
-            broken.clear()
-            raise EnvironmentProblem("the disk is full")
-
-    monkeypatch.setattr(switching, "write_request", breaks)
+    break_next_request(monkeypatch)
     with pytest.raises(EnvironmentProblem):
         queries.switching.apply([SwitchAlternate("last", "d")])
     assert queries.codec.decode(queries.asked.code).alternates == {"first": "b", "last": "c"}

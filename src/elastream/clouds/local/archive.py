@@ -180,7 +180,7 @@ class Classes:
             self._recording = False
 
     def options(self, recorded: Path) -> tuple[str, ...]:
-        """Return the options of a JVM. Without an archive it records loaded classes to `recorded`."""
+        """Return the options of a JVM. Until there is an archive, it lists loaded classes in `recorded`."""
         if self._archive is None:
             return ()
         return (*options_for(self._link), *((f"-XX:DumpLoadedClassList={recorded}",) if self._recording else ()))

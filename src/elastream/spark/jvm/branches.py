@@ -56,7 +56,7 @@ class Branches(DriverSide):
         return QueryBranches(self, name)
 
     def input(self, frame: DataFrame) -> tuple[str, DataFrame, Callable[[], DataFrame]]:
-        """Return a name for an input of branches, `frame` under that name, and a function that makes an empty one."""
+        """Return a new name, `frame` under that name, and a function that makes an empty frame of that name."""
         name = f"elastream_input_{next(self._names)}"
 
         def empty() -> DataFrame:

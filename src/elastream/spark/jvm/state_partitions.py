@@ -283,7 +283,7 @@ class StatePartitions:
         operators: Sequence[StatefulOperator] = (StatefulOperator(0),),
         driver: DriverSide | None = None,
     ) -> None:
-        """Connect to the coordinator. `operators` run in one task per partition; by default the plan's first."""
+        """Connect to Spark's coordinator. operators: those of one task; by default the plan's first."""
         self.partitions, self._operators = partitions, tuple(operators)
         self._spark, self._driver = spark, DriverSide(spark) if driver is None else driver
         jvm = jvm_of(spark)

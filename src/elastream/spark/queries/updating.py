@@ -157,14 +157,14 @@ def ask_update(
         raise InputError(f"{run} keeps no code that can be updated: its operators have no Python functions of Elastream's")
     newest, first = log.versions[-1], log.versions[0]
     if different := differences(first.fixed, fixed_facts(graph, _mark)):
-        raise InputError(f"an update of {run} changes alternates with Python functions alone, and {different}")
+        raise InputError(f"{run} can be given other alternates with Python functions, and nothing else: {different}")
     if first.python != _python():
         raise InputError(f"{run} runs on Python {first.python} and this is Python {_python()}: code is not the same there")
     code = code_of(graph)
     marks = _marks(code)
     changed = tuple(name for name, each in marks.items() if [*each.items()] != [*newest.alternates[name].items()])
     if not changed:
-        raise InputError(f"the code of {run} is that already: nothing to update")
+        raise InputError(f"{run} has this code already: nothing to update")
     check(graph)
     # A version that no batch can carry would keep the run from resuming.
     CompositionCodec(with_code(graph, loaded(log, 0)), updates=True).learn(

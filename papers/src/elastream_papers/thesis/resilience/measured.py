@@ -258,7 +258,7 @@ def balancing(found: Resilience, sizes: Sizes, made: Bed) -> None:
 
 
 def checkpoints(found: Resilience, sizes: Sizes, made: Bed) -> None:
-    """Measure the size of a checkpoint over the state's, by interval (Fig. 6.12)."""
+    """Measure checkpoint size relative to state size, by interval (Fig. 6.12)."""
     for seconds in sizes.intervals:
         made.run(Job(VOCABULARY, round(WORDS * seconds), pace=0.0, words=True))
         found.deltas[seconds] = delta(made)
