@@ -95,6 +95,12 @@ def test_hosts_go_after_a_fall():
     assert len(actions(run([2400.0] * 8 + [400.0] * 12), DrainHost, since=480.0)) >= 3
 
 
+def test_a_step_down_is_answered_in_one_round():
+    done = run([4000.0] * 6 + [300.0] * 6)
+    assert len({time for time, _ in actions(done, DrainHost, since=360.0)}) == 1
+    assert done.result.series[-1, 2] == 1
+
+
 def test_before_a_replay_hosts_go_after_twice_their_start():
     (_, first), *_ = actions(run([900.0] * 3 + [100.0] * 4, every=30.0), DrainHost)
     assert "as needed for 60.0 s" in first.why
@@ -114,6 +120,16 @@ def test_late_records_of_unchained_operators_count_as_well(monkeypatch):
     monkeypatch.setattr(Horizon, "plan", lambda *given: plans.append(plan(*given)) or plans[-1])
     run([400.0] * 20 + [9000.0] * 3, fused=False)
     assert max(each.memory.late[0] for each in plans) > 0
+
+
+def test_a_light_load_is_counted_at_the_work_of_the_last_busy_round(monkeypatch):
+    plans, plan = [], Horizon.plan
+    monkeypatch.setattr(Horizon, "plan", lambda *given: plans.append(plan(*given)) or plans[-1])
+    run([400.0, 400.0, 20.0, 20.0])
+    busy, light = plans[18].memory, [each.memory for each in plans[30:]]
+    assert busy.work == pytest.approx(0.002, rel=0.1)
+    assert {each.work for each in light} == {light[0].work}
+    assert light[0].work == pytest.approx(busy.work, rel=0.1)
 
 
 def test_a_backlog_that_hosts_do_not_mend_leases_nothing():

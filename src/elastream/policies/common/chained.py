@@ -131,11 +131,11 @@ class SharedHosts:
         working = sorted(rest, key=lambda each: host_capacity(self.observation, each))[self.spare :]
         return len(rest) >= self.observation.context.min_hosts and highest <= self.most * self.capacity(working)
 
-    def drain_surplus(self, highest: float) -> list[Action]:
+    def drain_surplus(self, highest: float, part: float = 0.5) -> list[Action]:
         """Return drains so that `highest` busy cores, the most in `settle` seconds, fill the remaining hosts.
 
-        Drains at most half of the hosts, and only hosts that are due back (`measures.due_back`) and not pinned. Hosts
-        without work of others go first.
+        Drains at most `part` of the hosts, and not the last one. They are due back (`measures.due_back`) and not pinned.
+        Hosts without work of others go first.
         """
         observation, usable = self.observation, self.observation.usable
         if not highest <= self.most * (capacity(observation, usable) - observation.cores.least(usable)):
@@ -155,7 +155,7 @@ class SharedHosts:
         )
         rest, least = list(usable), math.inf
         for host in candidates:
-            if len(rest) <= len(usable) - len(usable) // 2:
+            if len(rest) <= max(1, len(usable) - int(part * len(usable))):
                 break
             if host_capacity(observation, host) >= least:
                 continue  # as one that must stay

@@ -317,7 +317,7 @@ class _Foreseeing(SizingRound):
             if self._fleet_suffices(least, waiting, waiting_at_start(total[: grid.start + 1], waiting, served)):
                 keep = usual = 0.0
         if memory.needs:
-            self.memory = replace(memory, needs=(*memory.needs[:-1], max(memory.needs[-1], usual)))
+            self.memory = replace(self.memory, needs=(*memory.needs[:-1], max(memory.needs[-1], usual)))
         return lease, keep
 
     def _fleet_suffices(self, capacity: float, waiting: float, then: float) -> bool:
@@ -384,7 +384,8 @@ class _Chained(_Foreseeing, ChainedRound):
         recent = self.load.since_change < self.policy.cool_down
         if (recent and not observation.waiting) or self.load.late or observation.unjudged:
             return []
-        return self._hosts.withdraw_surplus(highest) if observation.coming else self._hosts.drain_surplus(highest)
+        # All of a surplus goes at once, as in the replay.
+        return self._hosts.withdraw_surplus(highest) if observation.coming else self._hosts.drain_surplus(highest, part=1.0)
 
     def _task_count(self, now: float, need: float) -> float:
         return self._slots  # narrower stages would not use the cores that the plan counts on
