@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from elastream import Alternate
-from elastream.core.action import DrainHost, LeaseHost
+from elastream.core.action import DrainHost, LeaseHost, ReleaseHost
 from elastream.core.hosts import Billing, HostState, HostType
 from elastream.core.lateness import Cause, Diagnosis
 from elastream.core.metrics import Metric
@@ -93,6 +93,12 @@ def test_decisions_tell_the_load_that_they_are_for():
 
 def test_hosts_go_after_a_fall():
     assert len(actions(run([2400.0] * 8 + [400.0] * 12), DrainHost, since=480.0)) >= 3
+
+
+@pytest.mark.parametrize(("since", "withdrawn"), [(998.0, False), (900.0, True)])
+def test_a_host_just_requested_is_not_withdrawn(since, withdrawn):
+    plan = Horizon().plan(observe([host("h1"), host("h2", HostState.REQUESTED, since)], 10.0))
+    assert any(isinstance(action, ReleaseHost) for action in plan.actions) is withdrawn
 
 
 def test_a_step_down_is_answered_in_one_round():

@@ -171,10 +171,12 @@ class SharedHosts:
         return [DrainHost(host, why=why) for host in going]
 
     def withdraw_surplus(self, highest: float) -> list[Action]:
-        """Return releases of hosts that are requested and not needed, the newest request first."""
+        """Return releases of hosts that wait since `settle` seconds or longer and are not needed, the newest request first."""
         observation = self.observation
         rest, going = [*observation.usable, *observation.coming], list[str]()
         for host in reversed(observation.waiting) if observation.usable else ():
+            if observation.time - observation.leases[host].since < self.settle:
+                continue  # when it was requested, the others did not suffice
             if not self._suffice([each for each in rest if each != host], highest):
                 break
             rest.remove(host)
