@@ -1,14 +1,16 @@
 """What hosts serve, as batches show it."""
 
+import math
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from elastream.core.observation import MicroBatch
-from elastream.policies.common.service import FIRST_OVERHEAD, MOST_OVERHEAD, Service
+from elastream.core.observation import Composition, MicroBatch
+from elastream.policies.common.service import Service
 
 
-def shown(batches, *, queries=1, since_change=1e9, time=1000.0, tasks=4, version=0):
+def shown(batches, *, queries=1, since_change=1e9, time=1000.0, tasks=4, version=0, alternates=None):
     """The part of an observation that the service reads, with four slots."""
     return SimpleNamespace(
         batches=batches,
@@ -16,7 +18,7 @@ def shown(batches, *, queries=1, since_change=1e9, time=1000.0, tasks=4, version
         since_change=since_change,
         working=("h1",),
         cores=SimpleNamespace(slots=lambda hosts: (4, 1.0)),
-        composition=SimpleNamespace(version=version, parallelism={"work": tasks}),
+        composition=Composition(version, alternates or {}, parallelism={"work": tasks}),
         context=SimpleNamespace(
             layout=SimpleNamespace(segments=tuple(range(queries))),
             scalable=frozenset({"work"}),
@@ -30,63 +32,93 @@ def batches(count, seconds, records, start=0.0, every=None, oldest=float("nan"))
     return [MicroBatch("q", start + n * every, seconds, records, oldest) for n in range(count)]
 
 
-def test_the_overhead_is_assumed_before_any_batch_was_loaded():
-    assert Service().overhead == FIRST_OVERHEAD
-    assert Service().after(shown(batches(20, 0.1, 10)), None, 4.0, 0.001).overhead == FIRST_OVERHEAD
+def after(batches, **shape):
+    return Service().after(shown(batches, **shape), None, 4.0)
 
 
-def test_loaded_batches_show_the_overhead():
-    service = Service().after(shown(batches(20, 1.0, 3200)), None, 4.0, 0.001)
-    assert service.overhead == pytest.approx(4.0 / 3.2)
+def of_sizes(*records, fixed=0.4, cores=4.0, each=0.001):
+    """Batches of 0.4 s and 1 ms a record on four cores."""
+    sizes = [size for size in records for _ in range(4)]
+    return [MicroBatch("q", float(n), fixed + size * each / cores, size, math.nan) for n, size in enumerate(sizes)]
+
+
+def need(service, seconds=1.0):
+    return float(np.median(service.needs(seconds)))
+
+
+def test_nothing_is_known_before_any_batch_was_loaded():
+    assert not Service().needs(1.0).size
+    assert not after(batches(20, 0.1, 10)).needs(1.0).size
+
+
+def test_loaded_batches_show_what_records_need():
+    assert need(after(batches(20, 1.0, 3200))) == pytest.approx(4.0 / 3200)
 
 
 def test_a_few_slow_batches_do_not_count():
-    usual = Service().after(shown(batches(40, 1.0, 3200)), None, 4.0, 0.001)
-    assert usual.after(shown(batches(5, 6.0, 3200, start=50.0)), None, 4.0, 0.001).overhead == usual.overhead
+    usual = after(batches(40, 1.0, 3200))
+    assert need(usual.after(shown(batches(3, 6.0, 3200, start=50.0)), None, 4.0)) == pytest.approx(4.0 / 3200)
 
 
 def test_batches_from_before_a_change_of_hosts_do_not_count():
-    late = shown(batches(20, 1.0, 3200), since_change=10.0, time=30.0)
-    assert Service().after(late, None, 4.0, 0.001).overhead == FIRST_OVERHEAD
+    assert not after(batches(20, 1.0, 3200), since_change=10.0, time=30.0).needs(1.0).size
 
 
 @pytest.mark.parametrize("shape", [{"tasks": 5}, {"tasks": 3}])
 def test_batches_whose_tasks_do_not_fill_the_hosts_do_not_count(shape):
-    assert Service().after(shown(batches(20, 1.0, 3200), **shape), None, 4.0, 0.001).overhead == FIRST_OVERHEAD
+    assert not after(batches(20, 1.0, 3200), **shape).needs(1.0).size
 
 
 def test_batches_under_another_composition_do_not_count():
     earlier = [each._replace(version=1.0) for each in batches(20, 1.0, 3200)]
-    assert Service().after(shown(earlier, version=2), None, 4.0, 0.001).overhead == FIRST_OVERHEAD
-    assert Service().after(shown(earlier, version=1), None, 4.0, 0.001).overhead > FIRST_OVERHEAD
+    assert not after(earlier, version=2).needs(1.0).size
+    known = after(earlier, version=1)
+    assert known.needs(1.0).size
+    assert not known.after(shown([], alternates={"work": "quick"}), None, 4.0).needs(1.0).size
 
 
 def test_first_batches_and_queries_that_share_hosts_do_not_count():
-    assert Service().after(shown(batches(2, 9.0, 10)), None, 4.0, 0.001).waits == ()
-    assert Service().after(shown(batches(20, 1.0, 3200), queries=2), None, 4.0, 0.001).overhead == FIRST_OVERHEAD
+    assert after(batches(2, 9.0, 10)).waits == ()
+    assert not after(batches(20, 1.0, 3200), queries=2).needs(1.0).size
 
 
-@pytest.mark.parametrize(("records", "overhead"), [(40_000, 1.0), (10, MOST_OVERHEAD)])
-def test_the_overhead_stays_within_its_limits(records, overhead):
-    assert Service().after(shown(batches(20, 1.0, records)), None, 4.0, 0.001).overhead == overhead
+@pytest.mark.parametrize("seconds", [1.0, 2.0, 4.0])
+def test_the_longer_a_batch_may_last_the_less_its_fixed_part_counts(seconds):
+    assert need(after(of_sizes(200, 800, 2400)), seconds) == pytest.approx(0.001 * seconds / (seconds - 0.4))
 
 
-def test_unknown_work_shows_nothing():
-    assert Service().after(shown(batches(20, 1.0, 3200)), None, 4.0, float("nan")).overhead == FIRST_OVERHEAD
+def test_a_batch_lasts_twice_its_fixed_part_at_least():
+    assert need(after(of_sizes(200, 800, 2400, fixed=1.5))) == pytest.approx(0.002)
+
+
+def test_batches_of_one_size_do_not_tell_what_longer_ones_would_save():
+    assert need(after(batches(20, 0.6, 800))) == pytest.approx(0.6 * 4.0 / 800)
+
+
+def test_a_backlog_in_one_batch_costs_less_a_record_than_batches_in_time():
+    assert need(after([*batches(3, 0.5, 10), *batches(20, 8.0, 30_000, start=2.0)])) == pytest.approx(7.5 / 30_000 * 4 * 2)
+
+
+def test_batches_on_other_hosts_count_only_while_there_are_few_on_the_newest():
+    many = after(of_sizes(200, 800, 2400))
+    few = many.after(shown(of_sizes(400, 1600, fixed=0.8, cores=2.0)[:5]), None, 2.0)
+    enough = many.after(shown(of_sizes(400, 1600, fixed=0.8, cores=2.0)), None, 2.0)
+    assert need(few, 4.0) == pytest.approx(0.001 * 4.0 / 3.6, rel=0.05)
+    assert need(enough, 4.0) == pytest.approx(0.001 * 4.0 / 3.2)
 
 
 def test_the_budget_is_what_batches_leave_of_the_target():
     assert Service().budget(30.0, governed=True) == 28.0
-    slow = Service().after(shown(batches(20, 4.0, 10)), None, 4.0, 0.001)
+    slow = Service().after(shown(batches(20, 4.0, 10)), None, 4.0)
     assert slow.budget(30.0, governed=True) == pytest.approx(22.0)
     assert slow.budget(5.0, governed=True) == 0.0
 
 
 def test_a_record_that_came_late_into_a_batch_waited_less():
-    sparse = Service().after(shown(batches(20, 1.0, 10, every=60.0, oldest=1.5)), None, 4.0, 0.001)
+    sparse = Service().after(shown(batches(20, 1.0, 10, every=60.0, oldest=1.5)), None, 4.0)
     assert sparse.budget(30.0, governed=True) == 28.0
 
 
 def test_without_a_limit_what_waits_becomes_one_batch():
-    service = Service().after(shown(batches(20, 0.5, 10)), None, 4.0, 0.001)
-    assert service.budget(30.0, governed=False) == pytest.approx(14.5)
+    assert after(batches(20, 0.5, 10)).budget(30.0, governed=False) == pytest.approx(10.0)
+    assert after(batches(20, 12.0, 10)).budget(30.0, governed=False) == pytest.approx(6.0)

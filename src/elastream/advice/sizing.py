@@ -11,7 +11,7 @@ from elastream.advice.service import ANY_TASKS, LEAST_CALIBRATED, Arrivals, Batc
 from elastream.core.frames import Floats
 from elastream.core.hosts import Billing, HostType
 from elastream.core.wording import counted
-from elastream.policies.common.service import LEAST_COUNTED, Service
+from elastream.policies.common.service import MOST_OVERHEAD, Service, batch_seconds
 from elastream.policies.horizon.budget import Grid
 from elastream.policies.horizon.policy import IN_TIME, LEAST_PAST, outlooks_of
 from elastream.policies.horizon.replay import REPLAYED, Choice, Fleet, Setting, replay
@@ -222,13 +222,14 @@ def _horizon(
         fixed: The fewest hosts that keep the target: `horizon` leases at most twice as many.
     """
     busiest = max(served, key=lambda one: one.records * one.model.work)
-    rows = busiest.model.largest_batch(target / 2, fixed.cores)
+    length = batch_seconds(target, governed=False)
+    rows = busiest.model.largest_batch(length, fixed.cores)
     if not rows > 0:
-        return None, "what the policy horizon would lease: a batch without records takes more than half of the target"
-    overhead = target / 2 * fixed.cores / (rows * busiest.model.work) if rows < math.inf else 1.0
+        return None, f"what the policy horizon would lease: a batch without records takes more than {format_duration(length)}"
+    overhead = max(1.0, length * fixed.cores / (rows * busiest.model.work)) if rows < math.inf else 1.0
     shortest = min(batch.seconds for batch in busiest.batches)
     waits = (shortest,) if math.isnan(busiest.model.trigger) else (busiest.model.trigger + shortest,)
-    service = Service((overhead,) * LEAST_COUNTED, waits, shortest)
+    service = Service((), waits, shortest)
     kind = HostType("executor", cores=cores, billing=Billing(1.0, 60.0))
     grid = Grid.of(HOST_START_S, service.budget(target, governed=False), PACE_S, None, kind.billing.shortest)
     rates = _summed([one.model.work * one.arrivals.rates(grid.seconds) for one in served])
@@ -236,7 +237,7 @@ def _horizon(
         least = format_duration(2 * LEAST_PAST * grid.steps * grid.seconds)
         return None, f"what the policy horizon would lease: it needs a log of {least}"
     outlooks = outlooks_of(Past(grid.seconds, rates), min(rates.size, REPLAYED), grid)
-    fleet = Fleet(kind, cores / service.overhead, grid, 1, round(MOST_TIMES * fixed.hosts))
+    fleet = Fleet(kind, cores / min(overhead, MOST_OVERHEAD), grid, 1, round(MOST_TIMES * fixed.hosts))
     choice = replay(outlooks, fleet, 1 - IN_TIME, Choice(Setting()), (0.0, 0.0))
     hosts = choice.hosts
     point = Point(hosts, hosts * cores, NAN, NAN, max(0.0, fixed.in_time - choice.late), NAN, hosts * price * HOURS_A_MONTH)

@@ -18,7 +18,7 @@ from elastream.core.observation import MicroBatch, Observation
 from elastream.core.wording import hosts_text, money
 from elastream.policies.common.chained import stateless_tasks
 from elastream.policies.common.provision import Provision, Work
-from elastream.policies.common.service import FIRST_OVERHEAD, LEAST_COUNTED, LOADED_S, MOST_OVERHEAD, Service
+from elastream.policies.common.service import FIRST_OVERHEAD, LOADED_S, MOST_OVERHEAD, Service
 from elastream.policies.common.sizing import FIRST_BATCHES_S
 from elastream.policies.horizon.budget import hosts_for
 from elastream.policies.horizon.policy import IN_TIME
@@ -255,11 +255,11 @@ class Savings:
         """Measure the wait of records, and hosts' overhead with its relative error."""
         target = self._target or 0.0
         self._budget = self._service.budget(target, governed=governed)
-        factors = self._service.factors(LOADED_S if governed else max(LOADED_S, target / 2))
+        needs = self._service.needs(LOADED_S if governed else max(LOADED_S, target / 2))
         self._overhead = FIRST_OVERHEAD, 1 - 1 / FIRST_OVERHEAD
-        if len(factors) >= LEAST_COUNTED:
-            usual = min(max(float(np.median(factors)), 1.0), MOST_OVERHEAD)
-            self._overhead = usual, float(np.std(factors)) / math.sqrt(len(factors)) / usual
+        if needs.size:
+            usual = min(max(float(np.median(needs)), 1.0), MOST_OVERHEAD)
+            self._overhead = usual, float(np.std(needs)) / math.sqrt(needs.size) / usual
 
     @property
     def error(self) -> float:
@@ -306,7 +306,7 @@ class Savings:
         return {
             "time": self._time,
             "work": self.work.to_json(),
-            "service": [*map(list, (service.overheads, service.waits, service.lengths))],
+            "service": [[*map(list, service.shown)], list(service.waits)],
             "shortest": service.shortest if service.waits else None,
             "overhead": [self._budget, *self._overhead],
             "batches": {name: list(each) for name, each in self._batches.items()},
@@ -319,9 +319,9 @@ class Savings:
     def of_json(cls, target: float | None, fields: Mapping[str, Any]) -> "Savings":
         savings = cls(target)
         savings._time, savings.work = float(fields["time"]), Work.of_json(target, fields["work"])
-        overheads, waits, lengths = map(tuple, fields["service"])
+        shown, waits = fields["service"]
         shortest = math.inf if fields["shortest"] is None else float(fields["shortest"])
-        savings._service = Service(overheads, waits, shortest, lengths)
+        savings._service = Service(tuple(map(tuple, shown)), tuple(waits), shortest)
         savings._budget, *overhead = fields["overhead"]
         savings._overhead = overhead[0], overhead[1]
         savings._batches = {name: (int(count), float(start)) for name, (count, start) in fields["batches"].items()}

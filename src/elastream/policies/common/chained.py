@@ -171,7 +171,7 @@ class SharedHosts:
         return [DrainHost(host, why=why) for host in going]
 
     def withdraw_surplus(self, highest: float) -> list[Action]:
-        """Return releases of hosts that wait since `settle` seconds or longer and are not needed, the newest request first."""
+        """Return releases of hosts that wait for `settle` seconds or longer and are not needed, newest request first."""
         observation = self.observation
         rest, going = [*observation.usable, *observation.coming], list[str]()
         for host in reversed(observation.waiting) if observation.usable else ():

@@ -261,6 +261,11 @@ class SizingInputs:
             return min(rate, FARTHEST * self.processed) * self.work
         return rate * self.work
 
+    @property
+    def marginal(self) -> float:
+        """Return the cores that one record/s more keeps busy; with the fixed work of batches if that is not known apart."""
+        return self.work if self._fit is None else self._fit.slope
+
     @once
     def _pairs(self) -> list[tuple[float, float]]:
         recent = zip(*self.history.samples[3:, -LINE_SAMPLES:].tolist(), strict=True)

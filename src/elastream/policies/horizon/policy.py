@@ -25,7 +25,12 @@ from elastream.policies.common.chained import shared_capacity
 from elastream.policies.common.load_history import LoadHistory
 from elastream.policies.common.measures import missing_type_reason
 from elastream.policies.common.placement import balance
-from elastream.policies.common.service import Service
+from elastream.policies.common.service import (
+    FIRST_OVERHEAD,
+    MOST_OVERHEAD,
+    Service,
+    batch_seconds,
+)
 from elastream.policies.common.unchained import CoreNeed, needs_of
 from elastream.policies.forecasting.trend import Forecast
 from elastream.policies.horizon.budget import Grid, Outlook, time_late, waiting_at_start, with_backlog
@@ -48,6 +53,8 @@ FIRST_HOLD = 2.0
 STEP, LEAST_ALLOWANCE = 0.1, -0.03
 # Multiple of the backlog foreseen in vain from which one is no noise.
 IN_VAIN = 1.25
+# Part by which a need may exceed the cores that are there or come: no need is known better.
+TOLERANCE = 0.02
 # Part of the records that must be in time, unless the run says otherwise.
 IN_TIME = 0.99
 
@@ -148,7 +155,7 @@ class _Foreseeing(SizingRound):
             operator.max_duration or 0.0 for operator in observation.context.graph.operators
         )
         service = Service() if before is None else before.service
-        self.service = service.after(observation, self.before, self._usable, self.load.work)
+        self.service = service.after(observation, self.before, self._working)
         self.grid = self._fitting_grid(before)
         if before is None:
             # While a host requested later would still come in time, nothing has to be leased for what may not come.
@@ -169,8 +176,7 @@ class _Foreseeing(SizingRound):
             self.remarks = (_constant_sentence(self.memory.choice),)
 
     def _fitting_grid(self, before: Memory | None) -> Grid:
-        governed = all(source.load is not None for source in self.observation.context.graph.sources)
-        start, budget = self._host_start(), self.service.budget(self.target, governed=governed)
+        start, budget = self._host_start(), self.service.budget(self.target, governed=self._governed)
         paid = self.host_type.billing.shortest
         if before is None:
             return Grid.of(start, budget, self.pace, None, paid)
@@ -179,6 +185,10 @@ class _Foreseeing(SizingRound):
         if before.grid.fits(start, budget) and not (young and self.pace > before.grid.seconds):
             return before.grid
         return Grid.of(start, budget, self.pace, None if young else before.grid.seconds, paid)
+
+    @property
+    def _governed(self) -> bool:
+        return all(source.load is not None for source in self.observation.context.graph.sources)
 
     def remember(self, history: LoadHistory) -> Memory:
         return replace(self.memory, history=history, service=self.service, grid=self.grid)
@@ -200,6 +210,10 @@ class _Foreseeing(SizingRound):
         return self.observation.cores.of(self.observation.usable)
 
     @property
+    def _working(self) -> float:
+        return self.observation.cores.of(self.observation.working)
+
+    @property
     def _each(self) -> float:
         """Records/s that a host to lease serves; 0 while unknown."""
         cores = self._cores_of_record
@@ -207,7 +221,7 @@ class _Foreseeing(SizingRound):
 
     @once
     def _cores_of_record(self) -> float:
-        """Cores of hosts per record/s, at the highest rate in sight; NaN if unknown."""
+        """Cores of hosts per record/s; before there are loaded batches, at the highest rate in sight. NaN if unknown."""
         expected = [float(each.keep[EXPECTED]) for each in self.memory.outlooks[-1:]]
         highest = max((each for each in (self.load.arriving, self.load.processed, *expected) if each > 0), default=0.0)
         # A light load shows the fixed work of batches and little else, so the last busy round counts instead.
@@ -215,7 +229,12 @@ class _Foreseeing(SizingRound):
         light = rates.size > 0 and max(self.load.arriving, self.load.processed) < rates.mean()
         if highest > 0 and not (light and self.memory.work > 0):
             self.memory = replace(self.memory, work=self.load.cores(highest) / highest)
-        return self.memory.work * self.service.overhead
+        work = self.memory.work
+        needs = self.service.needs(batch_seconds(self.target, governed=self._governed))
+        if not needs.size:
+            return work * FIRST_OVERHEAD
+        # The median of batches; fewer cores than their records kept busy would be those of a host beyond its quota.
+        return min(max(float(np.median(needs)), self.load.marginal), max(work, self.load.marginal) * MOST_OVERHEAD)
 
     def _host_start(self) -> float:
         """Return the start time of a host (seconds): the measured one if longer than declared."""
@@ -314,7 +333,8 @@ class _Foreseeing(SizingRound):
                 lease = 0.0
             least = setting.least * self._each
             served = np.linspace(0.0, least * grid.seconds * grid.start, grid.start + 1)
-            if self._fleet_suffices(least, waiting, waiting_at_start(total[: grid.start + 1], waiting, served)):
+            carried = total[1] <= least * grid.seconds
+            if carried and self._fleet_suffices(least, waiting, waiting_at_start(total[: grid.start + 1], waiting, served)):
                 keep = usual = 0.0
         if memory.needs:
             self.memory = replace(self.memory, needs=(*memory.needs[:-1], max(memory.needs[-1], usual)))
@@ -353,9 +373,16 @@ class _Chained(_Foreseeing, ChainedRound):
     def _usable(self) -> float:
         return shared_capacity(self.observation, self.observation.usable, equal=self._equal)
 
+    @property
+    def _working(self) -> float:
+        return shared_capacity(self.observation, self.observation.working, equal=self._equal)
+
     def _need(self, base: float) -> tuple[float, Reason]:
         lease, _ = self._needed
         need = lease * self._cores_of_record
+        there = self._hosts.capacity((*self.observation.usable, *self.observation.coming))
+        if there < need <= (1 + TOLERANCE) * there:
+            need = there
         if self._least > need:
             return self._least, lambda: _constant_sentence(self.memory.choice)
         if math.isnan(need):
