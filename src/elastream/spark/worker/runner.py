@@ -10,17 +10,19 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, compress, pairwise
 from operator import length_hint
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from elastream.dataflow.functions import PORT, Loop
 from elastream.dataflow.operators import Form
 from elastream.errors import first_line
 from elastream.spark.worker.left_out import LeaveOut
-from elastream.spark.worker.records import Chunk, conform
+from elastream.spark.worker.records import Chunk, conform, joined
 
 # Prefix of the JSON description of an operator's failure, which `explain_failure` searches for.
 FAILURE_PREFIX = "ELASTREAM-OPERATOR-FAILED "
@@ -28,7 +30,9 @@ MAX_RECORD_CHARS = 200
 # Types whose iteration runs no user code.
 BUILTIN_COLLECTIONS = frozenset({list, tuple, set, frozenset, dict, str})
 # Forms of functions that take batches; the others take single records.
-BATCH_FORMS = (Form.ARROW, Form.PANDAS, Form.STREAM)
+BATCH_FORMS = (Form.ARROW, Form.PANDAS, Form.STREAM, Form.PORT)
+# Forms that need their input as Arrow.
+ARROW_INPUT = (*BATCH_FORMS, Form.SWITCH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +104,14 @@ class Results:
 
     def chunk(self, of: Chunk, schema: pa.Schema) -> Chunk:
         """Return the output; `of` are the input records, from which a filter selects."""
-        return of.filtered(self.made) if self.form is Form.FILTER else Chunk(schema, values=self.emitted(0, len(self.made)))
+        match self.form:
+            case Form.FILTER:
+                return of.filtered(self.made)
+            case Form.SWITCH:
+                ports = pa.array([port for port in self.made if port is not None], pa.string())
+                kept = of.filtered([port is not None for port in self.made]) if self.bad else of
+                return Chunk(schema, pa.RecordBatch.from_arrays([*kept.batch().columns, ports], schema=schema))
+        return Chunk(schema, values=self.emitted(0, len(self.made)))
 
     def emitted(self, first: int, behind: int) -> list[Any]:
         """Return the output values of the records from position `first` to `behind` (exclusive)."""
@@ -161,6 +172,10 @@ def call_by_halves(
     return [*call_by_halves(call, batch.slice(0, half), failed), *call_by_halves(call, batch.slice(half), failed)]
 
 
+# Answer for a record on which `until` of a loop raised.
+_LEFT_OUT = object()
+
+
 @dataclass(frozen=True, slots=True)
 class _Raised:
     error: Exception
@@ -188,7 +203,8 @@ class Runner:
         leave_out: LeaveOut | None = None,
     ) -> None:
         self.name = name
-        self.chosen = chosen
+        self.loop = chosen.function if isinstance(chosen.function, Loop) else None
+        self.chosen = chosen if self.loop is None else replace(chosen, function=self.loop.step)
         self.schema = schema
         self.width = width
         self.as_arrow = as_arrow
@@ -198,6 +214,59 @@ class Runner:
 
     def __call__(self, chunk: Chunk) -> Chunk:
         """Apply the operator to `chunk`. Raises OperatorError."""
+        return self._once(chunk) if self.loop is None else self._rounds(chunk, self.loop)
+
+    def _rounds(self, chunk: Chunk, loop: Loop) -> Chunk:
+        leaving: list[Chunk] = []
+        for _ in range(loop.at_most):
+            chunk = self._once(chunk)
+            finished = self._finished(chunk, loop)
+            leaving.append(chunk.filtered([each is True for each in finished]))
+            chunk = chunk.filtered([each is False for each in finished])
+            if not chunk.rows:
+                break
+        values = chunk.values() if chunk.rows else []
+        for at in range(len(values)):
+            self.failed(values, set(), at, f"it is not finished after {loop.at_most} rounds")
+        return joined(self.schema, leaving)
+
+    def _finished(self, chunk: Chunk, loop: Loop) -> list[bool | None]:
+        """Return for each record if it is finished; None for a left-out one."""
+        values = chunk.values() if chunk.rows else []
+        if self.chosen.form not in BATCH_FORMS:
+            left = iter(values)
+
+            def failed(at: int, error: BaseException) -> None:
+                self.failed(values, set(), at, error)
+
+            return [
+                None if each is _LEFT_OUT else bool(each)
+                for each in map_each(map(loop.until, left), left, len(values), _LEFT_OUT, failed)
+            ]
+        if not values:
+            return []
+        try:
+            return self._answers(chunk.batch(), loop)
+        except Exception as error:
+            if self.leave_out is None:
+                raise self._failure(error, values[0], len(values)) from error
+        answers: list[bool | None] = []
+        for at in range(len(values)):
+            try:
+                answers += self._answers(chunk.batch().slice(at, 1), loop)
+            except Exception as error:
+                self.failed(values, set(), at, error)
+                answers.append(None)
+        return answers
+
+    def _answers(self, batch: pa.RecordBatch, loop: Loop) -> list[bool | None]:
+        answers = loop.until(batch if self.chosen.form is Form.ARROW else batch.to_pandas())
+        answers = answers.to_pylist() if isinstance(answers, pa.Array | pa.ChunkedArray) else list(answers)
+        if len(answers) != batch.num_rows:
+            raise ValueError(f"`until` returned {len(answers)} truths for {batch.num_rows} records")
+        return [bool(each) for each in answers]
+
+    def _once(self, chunk: Chunk) -> Chunk:
         if self.chosen.form in BATCH_FORMS:
             return self._whole(chunk)
         values, bad = chunk.values(), set[int]()
@@ -253,7 +322,7 @@ class Runner:
 
     def _whole(self, chunk: Chunk) -> Chunk:
         batch = chunk.batch()
-        call = self._arrow if self.chosen.form is Form.ARROW else self._pandas
+        call = {Form.ARROW: self._arrow, Form.PORT: self._port}.get(self.chosen.form, self._pandas)
         parts = 1 if self.width is None else min(self.width, batch.num_rows)
         cuts = [batch.num_rows * part // parts for part in range(parts + 1)]
         slices = [batch.slice(start, stop - start) for start, stop in pairwise(cuts)]
@@ -271,6 +340,10 @@ class Runner:
 
     def _arrow(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         return conform(self.chosen.function(batch), self.schema)
+
+    def _port(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        port: Any = self.chosen.function
+        return batch.filter(pc.equal(batch.column(PORT), port.name)).drop_columns([PORT])
 
     def _pandas(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         frame = self.chosen.function(batch.to_pandas())
