@@ -128,8 +128,8 @@ class Kept:
             raise RuntimeError("told to fail")
 
 
-def stamp(row: dict[str, int], message: int) -> dict[str, int]:
-    return {**row, "message": message}
+def stamp(n: int, message: int) -> dict[str, int]:
+    return {"n": n, "message": message}
 
 
 class Stamping:
@@ -165,7 +165,11 @@ class Stamping:
         assert outcome.succeeded
 
     def wait_for(self, message: int) -> None:
-        wait_until(lambda: {message} in [attempts[-1] for attempts in self.kept.attempts.values()])
+        def there() -> bool:
+            assert self.query.exception() is None
+            return any({message} in attempts for attempts in self.kept.attempts.values())
+
+        wait_until(there)
 
 
 def test_each_batch_has_one_message_and_its_replay_the_same(spark, tmp_path):
