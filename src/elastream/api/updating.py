@@ -34,7 +34,7 @@ def update_run(directory: RunDirectory, graph: Graph, who: str) -> tuple[CodeVer
 
 
 def send_message(directory: RunDirectory, operator: str, message: Message, who: str) -> CodeVersion:
-    """Send a value of JSON to the receivers of `operator` in a run; return the version of the code that carries it.
+    """Send a value of JSON to an operator of a run; return the version of the code that has it.
 
     Raises:
         ElastreamError: Nothing was written.

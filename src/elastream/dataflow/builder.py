@@ -1,10 +1,5 @@
 """Python API to declare a dataflow: `Dataflow`, and the streams between its operators.
 
-    flow = Dataflow("word_count")
-    lines = flow.source(text_files("books/"), load=ramp("5/s", "550/s", over="60s").then_back())
-    words = lines.flat_map(split_words, returns="word string", max_duration="50ms", cores=0.25)
-    words.key_by("word").count().sink(parquet("out/"))
-
 Declaring runs nothing: `flow.graph` validates the dataflow and returns the immutable `Graph`.
 """
 
@@ -349,14 +344,13 @@ PORT_CORES = 0.01
 
 
 class SwitchedStream:
-    """Records of a switch: `stream.switch(...)["high"]` is the stream of one port."""
+    """Ports of a switch: `stream.switch(...)["high"]` is a stream. An unused port drops its records."""
 
     def __init__(self, flow: "Dataflow", switch: str, shares: Mapping[str, float]) -> None:
         self._flow, self._switch, self._shares = flow, switch, shares
         self._streams: dict[str, Stream] = {}
 
     def __getitem__(self, port: str) -> "Stream":
-        """Return the stream of `port`. Raises DataflowError if there is none."""
         if port not in self._shares:
             raise DataflowError(f"switch {self._switch!r} has no port {port!r} (it has: {', '.join(self._shares)})")
         if port not in self._streams:
@@ -366,14 +360,14 @@ class SwitchedStream:
 
 
 def port_of(switch: str, port: str, share: float) -> Operator:
-    """Return the operator behind a port that gets `share` of the records of `switch`."""
+    """Return the operator of a port that gets `share` of the records."""
     name = port_name(switch, port)
     passing = Alternate(name, cast(Any, Port(port)), Form.PORT, cost=0.0, selectivity=share)
     return Operator(name, Kind.TRANSFORM, (passing,), cores=PORT_CORES)
 
 
 def switching(alternates: Iterable[Alternate], ports: Iterable[str]) -> tuple[Alternate, ...]:
-    """Return `alternates` of a switch, whose functions name one of `ports`."""
+    """Return `alternates` whose switches check that they name one of `ports`."""
     names = tuple(ports)
     return tuple(
         replace(each, function=Switch(cast(Any, each.function), names)) if each.form is Form.SWITCH else each
@@ -547,13 +541,11 @@ class Stream:
         name: str | None = None,
         **needs: Unpack[Needs],
     ) -> SwitchedStream:
-        """Add an operator whose function names the port of each record.
-
-        A record with another name fails. Records of a port to which nothing is attached end there.
+        """Add an operator whose function names the port of each record; unknown names fail.
 
         Args:
             function: Function of a record that returns a port's name, or several as alternates.
-            ports: Names of the ports, or for simulations the fraction of records by name.
+            ports: Names, or for simulations the fraction of records by name.
         """
         chosen, alternates = alternates_of(self._flow, function, Form.SWITCH, name)
         shares = shares_of(chosen, ports)
@@ -773,15 +765,14 @@ class Stream:
     def unrolled(
         self, step: "Callable[[Stream, int], Stream]", times: int, *, until: Callable[[Any], Any] | None = None
     ) -> "Stream":
-        """Return the stream after at most `times` rounds of several operators.
+        """Return the stream after at most `times` rounds, written out; `Loop` repeats a single operator.
 
-        To write a superstep of a bulk synchronous program, end each round with a keyed operator. A single operator repeats
-        with `elastream.Loop`.
+        To write a superstep of a bulk synchronous program, end each round with a keyed operator.
 
         Args:
             step: `step(stream, round)` attaches the operators of one round and returns its output. Rounds count from 1.
             times: Number of rounds.
-            until: Function of a record that is true if it takes part in no further round. None: all records do.
+            until: Function that is true of a record that leaves after a round. None: none does.
         """
         if isinstance(times, bool) or not isinstance(times, int) or times < 1:
             raise DataflowError(f"dataflow {self._flow.name!r}: a loop is unrolled in 1 round or more, not in {times!r}")

@@ -15,18 +15,14 @@ Message: TypeAlias = Any
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """Step that repeats on its own results until `until` is true of them.
+    """Step that repeats on its own results, as long as a task has unfinished ones.
 
-    Each round takes the records of a task that are not finished, so that rounds end when none is left. Of `map_arrow` and
-    `map_pandas`, both functions take a batch, and `until` returns a truth for each record.
+    In `map_arrow` and `map_pandas` both functions take a batch; `until` returns a truth for each record.
 
     Attributes:
         step: Function of the operator. It takes what it returns.
-        until: Function of a result that is true if the record is finished.
+        until: Function that is true of a finished result.
         at_most: Number of rounds. A record that needs more fails, as `on_error` says.
-
-    Raises:
-        DataflowError: An attribute is none of these.
     """
 
     step: Callable[..., Any]
@@ -43,15 +39,14 @@ class Loop:
             raise DataflowError(f"a loop has at most {self.at_most!r} rounds: write a whole number from 1")
 
     def __call__(self, *arguments: Any) -> Any:
-        """Run one round."""
         return self.step(*arguments)
 
 
 @dataclass(frozen=True, slots=True)
 class Receiver:
-    """Function whose last argument is the newest message that the operator got.
+    """Function whose last argument is the newest message from `elastream send RUN OPERATOR MESSAGE`.
 
-    `elastream send RUN OPERATOR MESSAGE` sends one. All tasks of a batch, and of its replay, have the same.
+    All tasks of a batch, and of its replay, have the same.
 
     Attributes:
         message: The first message, a value of JSON. Later ones are of its kind; None: of any kind.
@@ -78,7 +73,7 @@ class Switch:
     ports: tuple[str, ...]
 
     def __call__(self, record: Any) -> Any:
-        """Return the name of a record's port. Raises ValueError for another name."""
+        """Return the port of a record. Raises ValueError for an unknown one."""
         port = self.function(record)
         if port not in self.ports:
             raise ValueError(f"it names the port {port!r} (there are: {', '.join(self.ports)})")
@@ -98,7 +93,7 @@ def port_name(switch: str, port: str) -> str:
 
 
 def shares_of(switch: str, ports: Sequence[str] | Mapping[str, float]) -> dict[str, float]:
-    """Return the fraction of records by port, equal ones by default. Raises DataflowError."""
+    """Return the fraction of records by port. Raises DataflowError."""
     names = list(ports) if isinstance(ports, Sequence | Mapping) and not isinstance(ports, str) else []
     if not names:
         raise DataflowError(f"switch {switch!r} has the ports {ports!r}: list their names, such as ['high', 'low']")

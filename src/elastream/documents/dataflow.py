@@ -1,17 +1,5 @@
 """Dataflows in YAML: the graph of the Python API, with policy, cloud and run settings.
 
-    dataflow: word_count
-    target_latency: 2s
-    operators:
-      lines:
-        source: {text_files: books/}
-        load: {ramp: {from: 5/s, to: 550/s, over: 60s}, then_back: true}
-      words: {from: lines, flat_map: "words.py:split", returns: word string, max_duration: 50ms, cores: 0.25}
-      count: {from: words, key_by: word, aggregate: {count: count(*)}}
-      out: {from: count, sink: {parquet: out/}}
-    policy: {threshold: {scale_out: 0.7}}
-    cloud: {local: {host_type: small, max_hosts: 6}}
-
 Paths and `file.py:name` are relative to the document. A policy, cloud, source or sink may be the user's class,
 `module:Class` or `file.py:Class`. Every error names file, line and field in one sentence.
 """
@@ -160,7 +148,6 @@ class EdgeKeys(Keys):
 
     @property
     def source(self) -> str:
-        """Name of the operator from which the edge leads."""
         return self.operator if self.port is None else port_name(self.operator, self.port)
 
 
@@ -543,7 +530,7 @@ def _taps(keys: OperatorKeys) -> list[Tap]:
 
 
 def _ports_used(keys: DocumentKeys) -> Iterator[tuple[tuple[str, str], float]]:
-    """Yield switch and port of each port that an operator takes, and its share of records."""
+    """Yield switch and port of each used port, with its share of records."""
     each_edge = (edge for operator in keys.operators.values() for edge in _inputs(operator))
     used = dict.fromkeys((edge.operator, edge.port) for edge in each_edge if edge.port is not None)
     for switch, port in used:
@@ -654,7 +641,7 @@ def _alternates(file: Located, place: Loc, name: str, keys: OperatorKeys, refere
 def _called(
     file: Located, place: Loc, name: str, keys: OperatorKeys, references: References, alternates: tuple[Alternate, ...]
 ) -> tuple[Alternate, ...]:
-    """Return `alternates` as receivers, loops and switches, where the operator's keys say so."""
+    """Return `alternates` as receivers, loops and switches, as `keys` says."""
     if "message" in keys.model_fields_set:
         with file.at((*place, "message")):
             alternates = tuple(

@@ -177,10 +177,10 @@ def ask_update(
 def ask_message(
     directory: RunDirectory, operator: str, message: Message, who: str, *, repairs: bool = False
 ) -> CodeVersion:
-    """Append the newest code of a run with `message` for the receivers of `operator` as its next version.
+    """Append the newest code of a run, with `message` for `operator`, as its next version.
 
     Raises:
-        InputError: The operator takes no messages, not this one, or has it already; nothing was written.
+        InputError: The operator does not take it, or has it already; nothing was written.
     """
     log, run = _log_with_code(directory), directory.root
     newest = log.versions[-1]
@@ -228,7 +228,7 @@ def _given(alternates: tuple[Alternate, ...], message: Message) -> tuple[Alterna
 
 
 def _with_messages(code: Code, log: CodeLog) -> Code:
-    """Return `code` with the messages that its operators were sent."""
+    """Return `code` with the messages that were sent."""
     before: Code = {}
     for each in reversed(log.versions):
         with suppress(InputError):  # of a version that cannot be loaded, no batch ran

@@ -66,7 +66,7 @@ class Chunk:
 
 
 def joined(schema: pa.Schema, chunks: list[Chunk]) -> Chunk:
-    """Return the records of `chunks` as one chunk, in Arrow if each of them is."""
+    """Return `chunks` as one, in Arrow if all are."""
     filled = [chunk for chunk in chunks if chunk.rows]
     if len(filled) == 1:
         return filled[0]

@@ -231,7 +231,7 @@ class Runner:
         return joined(self.schema, leaving)
 
     def _finished(self, chunk: Chunk, loop: Loop) -> list[bool | None]:
-        """Return for each record if it is finished; None for a left-out one."""
+        """Return a truth for each record; None for a left-out one."""
         values = chunk.values() if chunk.rows else []
         if self.chosen.form not in BATCH_FORMS:
             left = iter(values)
