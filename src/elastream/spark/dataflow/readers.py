@@ -25,7 +25,7 @@ from elastream.spark.worker.composition import (
     read_request,
 )
 
-# The next batch runs under the newest request, unless records keep the version that they entered under (`Consistency.WAVE`):
+# The next batch runs under the newest request, unless records keep the version they entered under (`Consistency.WAVE`):
 #
 # | inputs of the query | its next batch runs under |
 # | --- | --- |
