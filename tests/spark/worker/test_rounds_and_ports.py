@@ -269,3 +269,17 @@ def test_a_frame_of_a_switch_keeps_its_times(tmp_path: Path):
     source(flow).switch(lambda row: "now", ["now"], name="way")["now"].sink(None)
     sinks, _ = run(flow.graph, [{"n": 1, "at": when}], arriving=schema)
     assert sinks["sink"] == [{"n": 1, "at": when}]
+
+
+def test_a_result_of_a_loop_outside_its_schema_fails_or_is_left_out(tmp_path: Path):
+    for on_error in ("fail", "skip"):
+        looped = Loop(lambda n: n - 1 if n != 4 else "four", lambda n: n in (0, "four"), 9)
+        stream = source().map(looped, returns="n long", name="loop", on_error=on_error)
+        stream.sink(None)
+        if on_error == "fail":
+            with pytest.raises(OperatorError) as failed:
+                run(stream._flow.graph, range(1, 8))
+            assert "operator 'loop' failed on the record 'four': it returned 'four'" in explain_failure(failed.value)
+            continue
+        sinks, counts = run(stream._flow.graph, range(1, 8), Under(left_out=tmp_path))
+        assert (values(sinks["sink"]), counts["loop"]) == ([0, 0, 0], (7, 3))

@@ -65,16 +65,6 @@ class Chunk:
         return Chunk(self.schema, self._batch)
 
 
-def joined(schema: pa.Schema, chunks: list[Chunk]) -> Chunk:
-    """Return `chunks` as one, in Arrow if all are."""
-    filled = [chunk for chunk in chunks if chunk.rows]
-    if len(filled) == 1:
-        return filled[0]
-    if filled and all(chunk._batch is not None for chunk in filled):
-        return Chunk(schema, pa.concat_batches([chunk.batch() for chunk in filled]))
-    return Chunk(schema, values=[value for chunk in filled for value in chunk.values()])
-
-
 def _column_values(column: pa.Array) -> list[Any]:
     # to_pylist creates a Scalar per value: five times slower than numpy, which yields the same values here.
     kind = column.type

@@ -22,7 +22,7 @@ from elastream.dataflow.functions import PORT, Loop
 from elastream.dataflow.operators import Form
 from elastream.errors import first_line
 from elastream.spark.worker.left_out import LeaveOut
-from elastream.spark.worker.records import Chunk, conform, joined
+from elastream.spark.worker.records import Chunk, conform
 
 # Prefix of the JSON description of an operator's failure, which `explain_failure` searches for.
 FAILURE_PREFIX = "ELASTREAM-OPERATOR-FAILED "
@@ -172,10 +172,6 @@ def call_by_halves(
     return [*call_by_halves(call, batch.slice(0, half), failed), *call_by_halves(call, batch.slice(half), failed)]
 
 
-# Answer for a record on which `until` of a loop raised.
-_LEFT_OUT = object()
-
-
 @dataclass(frozen=True, slots=True)
 class _Raised:
     error: Exception
@@ -214,59 +210,8 @@ class Runner:
 
     def __call__(self, chunk: Chunk) -> Chunk:
         """Apply the operator to `chunk`. Raises OperatorError."""
-        return self._once(chunk) if self.loop is None else self._rounds(chunk, self.loop)
-
-    def _rounds(self, chunk: Chunk, loop: Loop) -> Chunk:
-        leaving: list[Chunk] = []
-        for _ in range(loop.at_most):
-            chunk = self._once(chunk)
-            finished = self._finished(chunk, loop)
-            leaving.append(chunk.filtered([each is True for each in finished]))
-            chunk = chunk.filtered([each is False for each in finished])
-            if not chunk.rows:
-                break
-        values = chunk.values() if chunk.rows else []
-        for at in range(len(values)):
-            self.failed(values, set(), at, f"it is not finished after {loop.at_most} rounds")
-        return joined(self.schema, leaving)
-
-    def _finished(self, chunk: Chunk, loop: Loop) -> list[bool | None]:
-        """Return a truth for each record; None for a left-out one."""
-        values = chunk.values() if chunk.rows else []
-        if self.chosen.form not in BATCH_FORMS:
-            left = iter(values)
-
-            def failed(at: int, error: BaseException) -> None:
-                self.failed(values, set(), at, error)
-
-            return [
-                None if each is _LEFT_OUT else bool(each)
-                for each in map_each(map(loop.until, left), left, len(values), _LEFT_OUT, failed)
-            ]
-        if not values:
-            return []
-        try:
-            return self._answers(chunk.batch(), loop)
-        except Exception as error:
-            if self.leave_out is None:
-                raise self._failure(error, values[0], len(values)) from error
-        answers: list[bool | None] = []
-        for at in range(len(values)):
-            try:
-                answers += self._answers(chunk.batch().slice(at, 1), loop)
-            except Exception as error:
-                self.failed(values, set(), at, error)
-                answers.append(None)
-        return answers
-
-    def _answers(self, batch: pa.RecordBatch, loop: Loop) -> list[bool | None]:
-        answers = loop.until(batch if self.chosen.form is Form.ARROW else batch.to_pandas())
-        answers = answers.to_pylist() if isinstance(answers, pa.Array | pa.ChunkedArray) else list(answers)
-        if len(answers) != batch.num_rows:
-            raise ValueError(f"`until` returned {len(answers)} truths for {batch.num_rows} records")
-        return [bool(each) for each in answers]
-
-    def _once(self, chunk: Chunk) -> Chunk:
+        if self.loop is not None:
+            return self._rounds(chunk, self.loop)
         if self.chosen.form in BATCH_FORMS:
             return self._whole(chunk)
         values, bad = chunk.values(), set[int]()
@@ -274,6 +219,76 @@ class Runner:
         if not self.as_arrow:
             return results.chunk(chunk, self.schema)
         return results.arrow(chunk, self.schema, lambda at, error: self.misfit(results, at, error))
+
+    def _rounds(self, chunk: Chunk, loop: Loop) -> Chunk:
+        if self.chosen.form in BATCH_FORMS:
+            return self._batch_rounds(chunk, loop)
+        values, finished = chunk.values(), list[Any]()
+        for _ in range(loop.at_most):
+            bad = set[int]()
+            results = Results(self.chosen.form, values, self.for_each(values, bad), bad)
+            values = results.emitted(0, len(results.made))
+            answers = self._answers(values, loop)
+            finished += [value for value, answer in zip(values, answers, strict=True) if answer is True]
+            values = [value for value, answer in zip(values, answers, strict=True) if answer is False]
+            if not values:
+                break
+        self._unfinished(values, loop)
+        results = Results(Form.MAP, finished, list(finished), set())
+        if not self.as_arrow:
+            return results.chunk(chunk, self.schema)
+        return results.arrow(chunk, self.schema, lambda at, error: self.misfit(results, at, error))
+
+    def _answers(self, values: list[Any], loop: Loop) -> list[bool | None]:
+        """Return a truth for each record; None for a left-out one."""
+        left = iter(values)
+
+        def failed(at: int, error: BaseException) -> None:
+            self.failed(values, set(), at, error)
+
+        return map_each(map(bool, map(loop.until, left)), left, len(values), None, failed)
+
+    def _unfinished(self, values: list[Any], loop: Loop) -> None:
+        for at in range(len(values)):
+            self.failed(values, set(), at, f"it is not finished after {loop.at_most} rounds")
+
+    def _batch_rounds(self, chunk: Chunk, loop: Loop) -> Chunk:
+        leaving, batch = list[pa.RecordBatch](), chunk.batch()
+        for _ in range(loop.at_most):
+            batch = self._whole(Chunk(batch.schema, batch)).batch()
+            if batch.num_rows:
+                finished = self._batch_answers(batch, loop)
+                leaving.append(batch.filter(finished))
+                batch = batch.filter(pc.invert(finished))  # neither has the nulls
+            if not batch.num_rows:
+                break
+        self._unfinished(batch.to_pylist(), loop)
+        return Chunk(self.schema, pa.concat_batches(leaving) if leaving else batch.slice(0, 0))
+
+    def _batch_answers(self, batch: pa.RecordBatch, loop: Loop) -> pa.BooleanArray:
+        """Return a truth for each record; null for a left-out one."""
+
+        def ask(part: pa.RecordBatch) -> pa.BooleanArray:
+            answers = loop.until(part if self.chosen.form is Form.ARROW else part.to_pandas())
+            if isinstance(answers, pa.ChunkedArray):
+                answers = answers.to_pylist()
+            if len(answers) != part.num_rows:
+                raise ValueError(f"`until` returned {len(answers)} truths for {part.num_rows} records")
+            return pc.fill_null(pa.array(answers).cast(pa.bool_()), False)
+
+        try:
+            return ask(batch)
+        except Exception as error:
+            if self.leave_out is None:
+                raise self._failure(error, batch.slice(0, 1).to_pylist()[0], batch.num_rows) from error
+        answers: list[bool | None] = []
+        for record in (batch.slice(at, 1) for at in range(batch.num_rows)):
+            try:
+                answers += ask(record).to_pylist()
+            except Exception as error:
+                self.leave_out(error, record.to_pylist())
+                answers.append(None)
+        return pa.array(answers, pa.bool_())
 
     def for_each(self, values: list[Any], bad: set[int]) -> list[Any]:
         """Return each value's result; add left-out positions to `bad`. Raises OperatorError."""
