@@ -86,7 +86,7 @@ def test_a_message_reaches_the_receiver_in_a_loop_or_switch() -> None:
     assert receiver(3) == 6
     for function in (receiver, Loop(receiver, bool, 3), Switch(receiver, ("a",))):
         assert receiver_of(function) == receiver
-        assert receiver_of(with_message(function, {"factor": 5})) == Receiver(scaled, {"factor": 5}, sent=True)
+        assert receiver_of(with_message(function, {"factor": 5})) == Receiver(scaled, {"factor": 2}, sent=({"factor": 5},))
     assert receiver_of(scaled) is None
     assert with_message(scaled, 1) is scaled
 
@@ -151,6 +151,10 @@ REFUSED: list[tuple[Callable[[Stream], Stream], str]] = [
     (
         lambda s: s.map(Loop(by_size, bool, 2), returns="n double, word string", name="loop"),
         "it returns n double, word string, where",
+    ),
+    (
+        lambda s: s.select({"n": "n", "_port": "word"}).switch(by_size, PORTS, name="way")["low"],
+        "switch 'way' takes records with a column '_port', its own: rename it",
     ),
     (lambda s: s.transform(Receiver(by_size), name="frame"), "operator 'frame' is DataFrame code, which is called once"),
 ]

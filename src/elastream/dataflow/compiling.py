@@ -442,6 +442,8 @@ def _emits(operator: Operator, arriving: Columns) -> Columns:
     at = ("operators", operator.name)
     forms = {alternate.form for alternate in operator.alternates}
     if forms == {Form.SWITCH}:
+        if PORT in arriving:
+            raise DataflowError(f"switch {operator.name!r} takes records with a column {PORT!r}, its own: rename it", at)
         return OpenColumns() if isinstance(arriving, OpenColumns) else {**arriving, PORT: "string"}
     if forms == {Form.PORT}:
         return arriving if isinstance(arriving, OpenColumns) else {n: kind for n, kind in arriving.items() if n != PORT}

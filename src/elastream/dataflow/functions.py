@@ -1,7 +1,7 @@
 """Functions that do more than one call: loops, switches, and receivers of messages."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from elastream.errors import DataflowError
@@ -50,19 +50,19 @@ class Receiver:
 
     Attributes:
         message: The first message, a value of JSON. Later ones are of its kind; None: of any kind.
-        sent: True if it came from outside.
+        sent: The newest one from outside, if any has come.
     """
 
     function: Callable[..., Any]
     message: Message = None
-    sent: bool = field(default=False, repr=False)
+    sent: tuple[Message, ...] = ()
 
     def __post_init__(self) -> None:
         if not callable(self.function):
             raise DataflowError(f"a receiver of messages has {self.function!r}, which is no function")
 
     def __call__(self, *arguments: Any) -> Any:
-        return self.function(*arguments, self.message)
+        return self.function(*arguments, self.sent[0] if self.sent else self.message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ def with_message(function: Any, message: Message) -> Any:
     """Return `function` with `message` for its receiver."""
     match function:
         case Receiver():
-            return replace(function, message=message, sent=True)
+            return replace(function, sent=(message,))
         case Loop(step=inner):
             return replace(function, step=with_message(inner, message))
         case Switch(function=inner):

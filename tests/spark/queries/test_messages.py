@@ -82,6 +82,29 @@ def test_an_update_keeps_the_messages_that_were_sent(life):
         ask_update(two_queries(1, "new"), life.directory, anything, "test")
 
 
+def test_an_update_drops_a_message_that_no_longer_fits(life):
+    send(life, "shut")
+    ask_update(two_queries(1, 5), life.directory, anything, "test")
+    life.propose()
+    assert life.batch(0) == "5 by 1"
+    send(life, 6)
+    life.propose()
+    assert life.batch(0) == "6 by 1"
+
+
+def test_an_operator_that_an_update_made_a_receiver_takes_messages(life):
+    flow = Dataflow("two")
+    stream = flow.source(None, load=constant(1)).map(
+        {"a": Receiver(saying(0), "open"), "b": Receiver(saying(0), "open")}, returns="said string", name="first"
+    )
+    stream.durable().map(saying(0), returns="said string", name="last").sink(None, name="out")
+    ask_update(flow.graph, life.directory, anything, "test")
+    with pytest.raises(InputError, match=r"operator 'last' of .* takes no messages \(these do: first\)"):
+        send(life, {"limit": 2}, "last")
+    ask_update(two_queries(), life.directory, anything, "test")
+    send(life, {"limit": 2}, "last")
+
+
 def test_an_update_takes_the_messages_of_its_file_where_none_was_sent(life):
     ask_update(two_queries(1, "new"), life.directory, anything, "test")
     life.propose()

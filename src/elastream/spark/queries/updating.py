@@ -190,9 +190,9 @@ def ask_message(
     if operator not in receivers:
         there = ", ".join(receivers) or "none does"
         raise InputError(f"operator {operator!r} of {run} takes no messages (these do: {there})")
-    if why := misfit(message, _receiver(loaded(log, 0)[operator]).message):  # type: ignore[union-attr]
+    if why := misfit(message, receivers[operator].message):
         raise InputError(f"operator {operator!r} of {run} does not take the message {message!r}: {why}")
-    if receivers[operator].sent and receivers[operator].message == message:
+    if receivers[operator].sent == (message,):
         raise InputError(f"operator {operator!r} of {run} has this message already")
     number = len(log.versions)
     if number >= MAX_CODE_VERSIONS:
@@ -228,15 +228,18 @@ def _given(alternates: tuple[Alternate, ...], message: Message) -> tuple[Alterna
 
 
 def _with_messages(code: Code, log: CodeLog) -> Code:
-    """Return `code` with the messages that were sent."""
+    """Return `code` with the messages that were sent, where they fit."""
     before: Code = {}
     for each in reversed(log.versions):
         with suppress(InputError):  # of a version that cannot be loaded, no batch ran
             before = loaded(log, each.version)
             break
-    receivers = {name: receiver for name, old in before.items() if (receiver := _receiver(old)) is not None}
-    sent = {name: receiver.message for name, receiver in receivers.items() if receiver.sent}
-    return {name: _given(each, sent[name]) if name in sent else each for name, each in code.items()}
+    kept = dict(code)
+    for name, alternates in code.items():
+        now, then = _receiver(alternates), _receiver(before.get(name, ()))
+        if now is not None and then is not None and then.sent and not misfit(then.sent[0], now.message):
+            kept[name] = _given(alternates, then.sent[0])
+    return kept
 
 
 def _marks(code: Code) -> dict[str, dict[str, str]]:
