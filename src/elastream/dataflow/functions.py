@@ -88,12 +88,11 @@ class Port:
 
 
 def port_name(switch: str, port: str) -> str:
-    """Return the name of the operator behind a port of a switch."""
     return f"{switch}_{port}"
 
 
 def shares_of(switch: str, ports: Sequence[str] | Mapping[str, float]) -> dict[str, float]:
-    """Return the fraction of records by port. Raises DataflowError."""
+    """Return fractions by port. Raises DataflowError."""
     names = list(ports) if isinstance(ports, Sequence | Mapping) and not isinstance(ports, str) else []
     if not names:
         raise DataflowError(f"switch {switch!r} has the ports {ports!r}: list their names, such as ['high', 'low']")

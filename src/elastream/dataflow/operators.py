@@ -67,9 +67,9 @@ class Form(StrEnum):
     Inputs are sequential. The operator has no key and runs in one task; its state is the records that wait.
     """
     SWITCH = "switch"
-    """One record in, the name of its port out (`elastream.dataflow.functions.Switch`). Ports follow it."""
+    """One record in, the name of its port out. Ports follow it."""
     PORT = "port"
-    """No function: the records of one port of the switch before it (`elastream.dataflow.functions.Port`)."""
+    """No function: the records of one port of the switch before it."""
     NONE = "none"
     """No function: sources, sinks, and operators that exist in simulation only."""
 
