@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from elastream.core.scaling import ScalingRules as ScalingRules
     from elastream.dataflow.builder import Dataflow as Dataflow
     from elastream.dataflow.builder import timeout as timeout
+    from elastream.dataflow.functions import Loop as Loop
+    from elastream.dataflow.functions import Receiver as Receiver
     from elastream.dataflow.key_table import KeyTable as KeyTable
     from elastream.dataflow.operators import Alternate as Alternate
     from elastream.errors import ElastreamError as ElastreamError
@@ -55,6 +57,7 @@ _public, __dir__, __all__ = lazy_names(
         "elastream.core.plant": ("Plan", "Policy"),
         "elastream.core.scaling": ("ScalingRules",),
         "elastream.dataflow.builder": ("Dataflow", "timeout"),
+        "elastream.dataflow.functions": ("Loop", "Receiver"),
         "elastream.dataflow.key_table": ("KeyTable",),
         "elastream.dataflow.operators": ("Alternate",),
         "elastream.errors": ("ElastreamError",),

@@ -1,11 +1,5 @@
 """Unit tests of dataflows: records in, rows out, on a Spark session of this process.
 
-    from elastream.testing import run_records
-
-    def test_words_are_counted():
-        rows = run_records(flow, {"lines": [{"line": "to be or not to be"}]})
-        assert {"word": "be", "count": 2} in rows["counts"]
-
 A source gives all of its records at once, at no load. Windows follow the time stamps in the records, and close when a later
 record has passed them.
 """

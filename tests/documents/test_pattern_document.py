@@ -13,6 +13,7 @@ from ruamel.yaml import YAML
 from elastream.dataflow.builder import Dataflow, timeout
 from elastream.dataflow.compiling import plan_queries
 from elastream.dataflow.endpoints import Trace, collect, records
+from elastream.dataflow.functions import Loop, Receiver
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Alternate
 from elastream.dataflow.stages import lay_out
@@ -79,6 +80,18 @@ operators:
   both: {from: {operator: meters, durable: parquet}, zip: {operator: weather, durable: parquet}}
   refined: {from: means, map_arrow: "builtins:list", returns: x int, unrolled: 3}
   forecast_error: {from: worst, signal: mean(error)}
+  way:
+    from: {operator: cleaned, durable: parquet}
+    ports: {hot: 0.25, cold: 0.75}
+    alternates: {exact: {switch: "builtins:str", cost: 1ms}, rough: {switch: "builtins:repr"}}
+  cooled:
+    from: {operator: way, port: hot}
+    map_arrow: "builtins:list"
+    returns: customer string, load double, at timestamp, last boolean
+    until: "builtins:all"
+    at_most: 9
+    message: {limit: 3}
+  kinds: {from: [{operator: way, port: cold}, cooled], switch: "builtins:ascii", ports: [one, two], message: 1.5}
   peak: {from: worst, signal: {aggregate: any(error), name: peak_alert, stale: 5 min, trace: {0s: false, 1 min: true}}}
   asleep: {from: {operator: worst, choice: curtail, value: 0.5}, sink: nothing}
   curtailed: {from: {operator: worst, choice: curtail}, filter: "builtins:bool"}
@@ -89,6 +102,7 @@ operators:
   out_5: {from: error, sink: {collect: e}}
   out_6: {from: both, sink: {collect: f}}
   out_7: {from: curtailed, sink: {collect: g}}
+  out_8: {from: {operator: kinds, port: two, durable: parquet}, sink: {collect: h}}
 """
 
 
@@ -122,12 +136,18 @@ def everything() -> Graph:
     pairs = meters.durable().zip(weather.durable(), name="both")
     names = ["refined_1", "refined_2", "refined"]
     refined = means.unrolled(lambda s, n: s.map_arrow(list, returns="x int", name=names[n - 1]), 3)
+    ways = [Alternate("exact", str, cost=0.001), Alternate("rough", repr)]
+    way = apart.switch(ways, {"hot": 0.25, "cold": 0.75}, name="way")
+    looped = Loop(Receiver(list, {"limit": 3}), all, 9)
+    cooled = way["hot"].map_arrow(looped, returns=schema, name="cooled")
+    kinds = way["cold"].merge(cooled).switch(Receiver(ascii, 1.5), ["one", "two"], name="kinds")
     worst.signal("forecast_error", "mean(error)")
     worst.signal("peak_alert", "any(error)", stale="5 min", trace=Trace((0.0, 60.0), (False, True)))
     worst.choice("curtail", value=0.5).nothing(name="asleep")
     curtailed = worst.choice("curtail").filter(bool, name="curtailed")
-    for number, stream in enumerate((running, shared, refined, runs, error, pairs, curtailed), 1):
-        stream.sink(collect("abcdefg"[number - 1]), name=f"out_{number}")
+    kept = (running, shared, refined, runs, error, pairs, curtailed, kinds["two"].durable())
+    for number, stream in enumerate(kept, 1):
+        stream.sink(collect("abcdefgh"[number - 1]), name=f"out_{number}")
     return flow.graph
 
 
@@ -219,6 +239,19 @@ MISTAKES = [
     ("map: builtins:len\nreturns: n int\ntimeout: 10s", "4: 'timeout' does not go with 'map' (only with alternates,"),
     ("sink: {collect: x}\nsequential: true", "4: 'sequential' does not go with 'sink' (only"),
     ("from: [a, b]\nmap: builtins:len\nreturns: n int", "5.from: dataflow 'grid': it has a cycle, b ->"),
+    ("switch: builtins:str", "4: 'ports' is missing: the names that 'switch' returns"),
+    ("switch: builtins:str\nports: high", "7.ports: switch 'b' has the ports 'high': list their names"),
+    ("switch: builtins:str\nports: {a: 0.5, b: 0.4}", "7.ports: the fractions of the ports of switch 'b' add up to 0.9"),
+    ("map: builtins:str\nports: [a]", "4: 'ports' does not go with 'map' (only with switch, alternates)"),
+    ("alternates: {one: {map: builtins:str}}\nports: [a]\nreturns: n int", "4: 'ports' goes with 'switch' alone"),
+    ("from: {operator: a, port: high}\nmap: builtins:len\nreturns: n int", "5.from: 'a' is no switch and has no port"),
+    ("map: builtins:len\nreturns: n int\nuntil: builtins:bool", "4: 'at_most' is missing: the largest number of rounds"),
+    ("map: builtins:len\nreturns: n int\nat_most: 3", "4: 'at_most' goes with 'until' alone"),
+    ("filter: builtins:len\nuntil: builtins:bool\nat_most: 3", "4: 'at_most' does not go with 'filter' (only with map,"),
+    ("map: builtins:len\nreturns: n int\nuntil: builtins:bool\nat_most: 0", "9.at_most: 0 is out of range"),
+    ("map: builtins:len\nreturns: n int\nuntil: builtins:boo\nat_most: 3", "8.until: "),
+    ("select: {n: x}\nmessage: 3", "4: 'message' does not go with 'select' (only with map,"),
+    ("cost: 3ms\nmessage: 3", "4: 'message' does not go with 'cost' (only with map,"),
     ("signal: median(x)", "6.signal: the signal 'b' cannot be 'median(x)': it is count(), or"),
 ]
 
@@ -231,6 +264,17 @@ def test_a_mistake_is_named_with_file_line_and_field(folder: Path, written: str,
         load(HEAD + textwrap.indent(text, "    ") + "\n" + TAIL)
     assert str(refused.value).startswith(f"flow.yaml:{line}: operators.b{rest}")
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("way", "said"), [("b", "name one"), ("{operator: b, port: c}", "there is no 'c'")])
+def test_what_stands_behind_a_switch_names_a_port(folder: Path, way: str, said: str) -> None:
+    switch = "    {from: a, switch: builtins:str, ports: [high, low]}\n"
+    with pytest.raises(DataflowError) as refused:
+        load(HEAD + switch + f"  out: {{from: {way}, sink: simulated}}\n")
+    assert re.fullmatch(
+        rf"flow.yaml:6: operators.out.from(.operator)?: 'b' is a switch with the ports high, low: {said}",
+        str(refused.value),
+    )
 
 
 WORDS = st.sampled_from(["a", "b", "k", "10s", "builtins:len", "x int"])

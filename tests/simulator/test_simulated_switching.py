@@ -13,7 +13,9 @@ from elastream.core.composition import Consistency
 from elastream.core.hosts import Billing, HostType
 from elastream.core.metrics import Metric
 from elastream.core.wording import gist
+from elastream.dataflow.builder import Dataflow
 from elastream.dataflow.endpoints import DomainSignal, Fold, Nothing, Trace
+from elastream.dataflow.functions import Loop
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
 from elastream.dataflow.stages import lay_out
@@ -440,3 +442,17 @@ def test_a_limit_of_hosts_is_reported_once_the_load_needs_more(build, said):
         heard[observation.time < 300] |= {gist(remark) for remark in plan.remarks}
     assert heard[True] == set()
     assert any(remark.startswith("max_hosts: at most # hosts may be leased") and said in remark for remark in heard[False])
+
+
+@pytest.mark.parametrize("make", [fused, apart])
+def test_ports_get_their_fractions_and_loops_cost_what_they_declare(make):
+    flow = Dataflow("ways")
+    ports = flow.source(None).switch([Alternate("by", str, cost=0.001)], {"hot": 0.25, "cold": 0.75}, name="way")
+    cooled = ports["hot"].map([Alternate("cool", Loop(str, bool, 9), cost=0.02)], returns="n long", name="cool")
+    cooled.merge(ports["cold"]).sink(None)
+    result = finish(make(flow.graph, rate=40)).result()
+    assert result.committed == 40 * 60
+    if make is apart:
+        counts = {name: (each.done, each.emitted) for name, each in result.operators.items()}
+        assert counts == {"way": (2400, 2400), "way_hot": (2400, 600), "way_cold": (2400, 1800), "cool": (600, 600)}
+        assert result.operators["cool"].mean_duration == pytest.approx(0.02, rel=0.1)

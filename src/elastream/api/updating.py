@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from elastream.dataflow.compiling import plan_queries
+from elastream.dataflow.functions import Message
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.key_table import selections_of
 from elastream.dataflow.stages import lay_out
@@ -15,7 +16,7 @@ from elastream.recording.directory import RunDirectory
 from elastream.recording.guard_log import GuardLog
 from elastream.recording.key_table_log import KeyTableLog
 from elastream.recording.recorder import Recording, check_live
-from elastream.spark.queries.updating import ask_update
+from elastream.spark.queries.updating import ask_message, ask_update
 
 
 def update_run(directory: RunDirectory, graph: Graph, who: str) -> tuple[CodeVersion, tuple[str, ...]]:
@@ -24,15 +25,31 @@ def update_run(directory: RunDirectory, graph: Graph, who: str) -> tuple[CodeVer
     Raises:
         ElastreamError: Nothing was written.
     """
-    recording = Recording.outline(directory.root)
-    failed = recording.ending is not None and recording.ending.status == "failed"
-    if not failed:
-        check_live(directory.root, recording, "updates of code")
+    recording, failed = _recording(directory, "updates of code")
     if graph.name != recording.header.flow:
         raise InputError(f"{directory.root} is a run of dataflow {recording.header.flow!r}, not of {graph.name!r}")
     version = ask_update(graph, directory, partial(_check, directory), who, repairs=failed)
     before = CodeLog(directory).versions[version.version - 1].alternates
     return version, tuple(_in_words(name, before[name], version.alternates[name]) for name in version.changed)
+
+
+def send_message(directory: RunDirectory, operator: str, message: Message, who: str) -> CodeVersion:
+    """Send a value of JSON to an operator of a run; return the version of the code that has it.
+
+    Raises:
+        ElastreamError: Nothing was written.
+    """
+    _, failed = _recording(directory, "messages")
+    return ask_message(directory, operator, message, who, repairs=failed)
+
+
+def _recording(directory: RunDirectory, what: str) -> tuple[Recording, bool]:
+    """Return the outline of a run and if it failed. Raises InputError if it takes no `what`."""
+    recording = Recording.outline(directory.root)
+    failed = recording.ending is not None and recording.ending.status == "failed"
+    if not failed:
+        check_live(directory.root, recording, what)
+    return recording, failed
 
 
 def _check(directory: RunDirectory, graph: Graph) -> None:

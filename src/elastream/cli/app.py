@@ -27,7 +27,7 @@ from elastream.cli.runs import ls, status, stop
 from elastream.cli.serve import serve
 from elastream.cli.simulate import simulate
 from elastream.cli.state import repartition, state
-from elastream.cli.update import update
+from elastream.cli.update import send, update
 from elastream.errors import ElastreamError, missing
 
 # 128 and the number of SIGINT, as in shells.
@@ -51,6 +51,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     pause,
     unpause,
     update,
+    send,
     state,
     repartition,
     monitoring,

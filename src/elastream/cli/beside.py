@@ -2,11 +2,6 @@
 
 The job may be written in Scala, Java, SQL or Python. It lives in the JVM that the gateway's variables name; this process
 only adds a Python view of its session.
-
-    state      event                                  next      action
-    waiting    the application has opened a session   watching  start Autopilot for all of its queries
-    waiting    standard input ends                    ended     nothing
-    watching   standard input ends (application end)  ended     stop Autopilot
 """
 
 import base64
@@ -34,6 +29,11 @@ def unpacked(word: str) -> dict[str, Any]:
     return settings
 
 
+# | state | event | next | action |
+# | --- | --- | --- | --- |
+# | waiting | the application has opened a session | watching | start Autopilot for all of its queries |
+# | waiting | standard input ends | ended | nothing |
+# | watching | standard input ends (application end) | ended | stop Autopilot |
 def main() -> None:
     settings = unpacked(sys.argv[1])
     for kind in ("policy", "cloud"):

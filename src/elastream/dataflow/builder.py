@@ -1,16 +1,11 @@
 """Python API to declare a dataflow: `Dataflow`, and the streams between its operators.
 
-    flow = Dataflow("word_count")
-    lines = flow.source(text_files("books/"), load=ramp("5/s", "550/s", over="60s").then_back())
-    words = lines.flat_map(split_words, returns="word string", max_duration="50ms", cores=0.25)
-    words.key_by("word").count().sink(parquet("out/"))
-
 Declaring runs nothing: `flow.graph` validates the dataflow and returns the immutable `Graph`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Generic, NoReturn, Protocol, TypedDict, TypeVar, Unpack
+from typing import Any, Generic, NoReturn, Protocol, TypedDict, TypeVar, Unpack, cast
 
 from elastream.dataflow import natives
 from elastream.dataflow.endpoints import (
@@ -26,6 +21,7 @@ from elastream.dataflow.endpoints import (
     SourceSpec,
     domain_signal,
 )
+from elastream.dataflow.functions import Port, Switch, plain, port_name, shares_of
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.natives import Expression
 from elastream.dataflow.operators import Alternate, Delivery, Edge, Form, Kind, OnError, Operator
@@ -135,7 +131,7 @@ def alternates_of(
                     f"operator {chosen!r}: alternate {each.name!r} is {each.function!r}, which is no function"
                 )
         return chosen, tuple(replace(each, form=form) if each.form is Form.NONE else each for each in function)
-    label = getattr(function, "__name__", form.value)
+    label = getattr(plain(function), "__name__", form.value)
     chosen = name or flow.free_name(form.value if label == "<lambda>" else label)
     return chosen, (Alternate(chosen, function, form),)
 
@@ -343,6 +339,42 @@ class WindowedStream(Generic[S]):
         return groups._keyed(chosen, alternates, needs, returns=_returned(chosen, returns), timeout=_timeout(timeout))
 
 
+# Cores of a port, which only filters. Unchained simulations divide by them.
+PORT_CORES = 0.01
+
+
+class SwitchedStream:
+    """Ports of a switch: `stream.switch(...)["high"]` is a stream. An unused port drops its records."""
+
+    def __init__(self, flow: "Dataflow", switch: str, shares: Mapping[str, float]) -> None:
+        self._flow, self._switch, self._shares = flow, switch, shares
+        self._streams: dict[str, Stream] = {}
+
+    def __getitem__(self, port: str) -> "Stream":
+        if port not in self._shares:
+            raise DataflowError(f"switch {self._switch!r} has no port {port!r} (it has: {', '.join(self._shares)})")
+        if port not in self._streams:
+            operator = port_of(self._switch, port, self._shares[port])
+            self._streams[port] = self._flow.add(operator, (Tap(self._switch),))
+        return self._streams[port]
+
+
+def port_of(switch: str, port: str, share: float) -> Operator:
+    """Return the operator of a port that gets `share` of the records."""
+    name = port_name(switch, port)
+    passing = Alternate(name, cast(Any, Port(port)), Form.PORT, cost=0.0, selectivity=share)
+    return Operator(name, Kind.TRANSFORM, (passing,), cores=PORT_CORES)
+
+
+def switching(alternates: Iterable[Alternate], ports: Iterable[str]) -> tuple[Alternate, ...]:
+    """Return `alternates` whose switches check that they name one of `ports`."""
+    names = tuple(ports)
+    return tuple(
+        replace(each, function=Switch(cast(Any, each.function), names)) if each.form is Form.SWITCH else each
+        for each in alternates
+    )
+
+
 def _returned(operator: str, schema: Schema) -> str:
     return ddl_of(schema, f"what operator {operator!r} returns")
 
@@ -446,6 +478,14 @@ class Dataflow:
         return next(label for n in range(2, len(names) + 3) if (label := f"{name}_{n}") not in names)
 
 
+@dataclass(frozen=True, slots=True)
+class _Halting:
+    until: Callable[[Any], Any]
+
+    def __call__(self, record: Any) -> str:
+        return "done" if self.until(record) else "again"
+
+
 class Stream:
     """Output records of one or more operators, to which further operators are attached.
 
@@ -492,6 +532,26 @@ class Stream:
                 f"filter {label!r}: {costs[0]} is an alternate's: [Alternate('...', function, {costs[0]}=...)]"
             )
         return self._then(Form.FILTER, function, "", name, needs)
+
+    def switch(
+        self,
+        function: Functions,
+        ports: Sequence[str] | Mapping[str, float],
+        *,
+        name: str | None = None,
+        **needs: Unpack[Needs],
+    ) -> SwitchedStream:
+        """Add an operator whose function names the port of each record; unknown names fail.
+
+        Args:
+            function: Function of a record that returns a port's name, or several as alternates.
+            ports: Names, or for simulations the fraction of records by name.
+        """
+        chosen, alternates = alternates_of(self._flow, function, Form.SWITCH, name)
+        shares = shares_of(chosen, ports)
+        operator = Operator(chosen, Kind.TRANSFORM, switching(alternates, shares), **fields_of(needs))
+        self._flow.add(operator, self.taps)
+        return SwitchedStream(self._flow, chosen, shares)
 
     def where(self, condition: Expression, *, name: str = "where", **needs: Unpack[NativeNeeds]) -> "Stream":
         """As `filter` with an expression."""
@@ -702,14 +762,17 @@ class Stream:
         self._flow.keep_order(tap.operator for tap in self.taps)
         return self
 
-    def unrolled(self, step: "Callable[[Stream, int], Stream]", times: int) -> "Stream":
-        """Return the stream after `times` rounds of a bounded loop; a dataflow has no cycles.
+    def unrolled(
+        self, step: "Callable[[Stream, int], Stream]", times: int, *, until: Callable[[Any], Any] | None = None
+    ) -> "Stream":
+        """Return the stream after at most `times` rounds, written out; `Loop` repeats a single operator.
 
         To write a superstep of a bulk synchronous program, end each round with a keyed operator.
 
         Args:
             step: `step(stream, round)` attaches the operators of one round and returns its output. Rounds count from 1.
             times: Number of rounds.
+            until: Function that is true of a record that leaves after a round. None: none does.
         """
         if isinstance(times, bool) or not isinstance(times, int) or times < 1:
             raise DataflowError(f"dataflow {self._flow.name!r}: a loop is unrolled in 1 round or more, not in {times!r}")
@@ -717,10 +780,16 @@ class Stream:
             raise DataflowError(
                 f"dataflow {self._flow.name!r}: a loop of {times:,} rounds; {MAX_UNROLLED_ROUNDS:,} are the most"
             )
-        stream = self
+        if until is not None and not callable(until):
+            raise DataflowError(f"dataflow {self._flow.name!r}: a loop ends when {until!r}, which is no function")
+        stream, finished = self, []
         for number in range(1, times + 1):
             stream = step(stream, number)
-        return stream
+            if until is not None and number < times:
+                ports = stream.switch(_Halting(until), ["again", "done"], name=self._flow.free_name(f"until_{number}"))
+                finished.append(ports["done"])
+                stream = ports["again"]
+        return stream.merge(*finished)
 
     def merge(self, *others: "Stream") -> "Stream":
         """Merge streams with equal columns into one (fan-in)."""

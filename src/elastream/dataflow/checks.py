@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from typing import NoReturn, Protocol
 
 from elastream.dataflow.endpoints import DomainSignal, Nothing
+from elastream.dataflow.functions import Loop, receiver_of
 from elastream.dataflow.natives import DropDuplicates
-from elastream.dataflow.operators import GROUPED, NATIVE, Alternate, Edge, Form, Kind, OnError, Operator
+from elastream.dataflow.operators import GROUPED, NATIVE, REPEATABLE, Alternate, Edge, Form, Kind, OnError, Operator
 from elastream.dataflow.schema import columns_of, in_words
 from elastream.dataflow.windows import WindowKind
 from elastream.errors import DataflowError
@@ -129,8 +130,8 @@ def _check_order(graph: Parts) -> None:
         around = _cycle(graph, set(graph.by_name) - set(graph.order))
         fail(
             graph,
-            f"it has a cycle, {' -> '.join(around)}, and loops and supersteps must be bounded: write their k rounds one "
-            "behind the other, as unrolled(step, k) does",
+            f"it has a cycle, {' -> '.join(around)}, and no edge leads back: repeat an operator with Loop, or write rounds "
+            "one behind the other with unrolled",
             around[0],
             "from",
         )
@@ -223,6 +224,7 @@ NOT_CALLED = {
     Form.AGGREGATE: "its aggregates run in the JVM: write try_divide, try_cast and the like, which give null",
     Form.STREAM: "its function pulls its records by itself, so that nobody else can say which of them it failed on",
     Form.ZIP: "it has no function",
+    Form.PORT: "it has no function",
 }
 
 
@@ -273,6 +275,7 @@ def check_patterns(graph: Parts) -> None:
     """Raise DataflowError for the first operator of the well-formed `graph` that is not a supported pattern."""
     for operator in graph.operators:
         _check_forms(graph, operator)
+        _check_functions(graph, operator)
         _check_ports(graph, operator)
         _check_time(graph, operator)
         _check_state(graph, operator)
@@ -314,6 +317,28 @@ def _check_forms(graph: Parts, operator: Operator) -> None:
             name,
             "waits",
         )
+
+
+def _check_functions(graph: Parts, operator: Operator) -> None:
+    name = operator.name
+    for alternate in operator.alternates:
+        if isinstance(alternate.function, Loop) and alternate.form not in REPEATABLE:
+            allowed = "map, flat_map, map_arrow and map_pandas"
+            fail(graph, f"operator {name!r} is a loop of the form {alternate.form}: a loop goes with {allowed}", name)
+        if alternate.form in NATIVE and receiver_of(alternate.function) is not None:
+            fail(graph, f"operator {name!r} is DataFrame code, which is called once and gets no messages", name, "message")
+    if any(alternate.form is Form.SWITCH for alternate in operator.alternates):
+        _check_switch(graph, operator)
+
+
+def _check_switch(graph: Parts, operator: Operator) -> None:
+    name = operator.name
+    if any(alternate.form is not Form.SWITCH for alternate in operator.alternates):
+        fail(graph, f"operator {name!r} is a switch and has an alternate that is none", name, "alternates")
+    for edge in graph.outputs[name]:
+        forms = {alternate.form for alternate in graph.by_name[edge.target].alternates}
+        if forms != {Form.PORT}:
+            fail(graph, f"{edge.target!r} takes records of switch {name!r} without a port: name one", edge.target, "from")
 
 
 def _check_native(graph: Parts, operator: Operator) -> None:

@@ -13,7 +13,7 @@ from elastream.dataflow.windows import Pairs
 Code: TypeAlias = Mapping[str, tuple[Alternate, ...]]
 """Alternates by operator."""
 
-_WITHOUT_FUNCTION = frozenset({Form.NONE, Form.ZIP, Form.AGGREGATE, *NATIVE})
+_WITHOUT_FUNCTION = frozenset({Form.NONE, Form.ZIP, Form.AGGREGATE, Form.PORT, *NATIVE})
 
 
 def has_code(operator: Operator) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 
 from elastream.dataflow.chains import Chain, Inlet, SegmentPlan, plan_segment
 from elastream.dataflow.endpoints import DomainSignal, Files, Fold, FrameSource, KafkaTopic, ParquetSink, Records, Simulated
+from elastream.dataflow.functions import PORT, Loop
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.key_table import KEYS
 from elastream.dataflow.natives import Native, Select, Where, WithColumns
@@ -439,10 +440,32 @@ def _merged(graph: Graph, into: Sequence[Edge], emitted: Mapping[Edge, Columns])
 
 def _emits(operator: Operator, arriving: Columns) -> Columns:
     at = ("operators", operator.name)
+    forms = {alternate.form for alternate in operator.alternates}
+    if forms == {Form.SWITCH}:
+        if PORT in arriving:
+            raise DataflowError(f"switch {operator.name!r} takes records with a column {PORT!r}, its own: rename it", at)
+        return OpenColumns() if isinstance(arriving, OpenColumns) else {**arriving, PORT: "string"}
+    if forms == {Form.PORT}:
+        return arriving if isinstance(arriving, OpenColumns) else {n: kind for n, kind in arriving.items() if n != PORT}
     if operator.returns:
-        return columns_of(operator.returns, f"what operator {operator.name!r} returns", (*at, "returns"))
-    if any(alternate.form is not Form.FILTER for alternate in operator.alternates):
+        columns = columns_of(operator.returns, f"what operator {operator.name!r} returns", (*at, "returns"))
+        if any(isinstance(alternate.function, Loop) for alternate in operator.alternates):
+            _check_loop(operator, columns, arriving)
+        return columns
+    if forms != {Form.FILTER}:
         raise DataflowError(
             f"operator {operator.name!r} needs `returns`, the schema of its output, such as 'word string'", at
         )
     return arriving
+
+
+def _check_loop(operator: Operator, columns: Columns, arriving: Columns) -> None:
+    others = any(
+        columns[name] and arriving[name] and columns[name] != arriving[name] for name in columns if name in arriving
+    )
+    if _known([arriving]) and (set(columns) != set(arriving) or others):
+        raise DataflowError(
+            f"operator {operator.name!r} is a loop, whose records go round: it returns {in_words(columns)}, where "
+            f"{in_words(arriving)} arrives",
+            ("operators", operator.name, "returns"),
+        )

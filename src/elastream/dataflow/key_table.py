@@ -172,7 +172,7 @@ def _emitted(graph: Graph, operator: Operator) -> Mapping[str, str]:
     if operator.returns:
         return columns_of(operator.returns, f"what operator {operator.name!r} returns")
     forms = {alternate.form for alternate in operator.alternates}
-    if forms <= {Form.FILTER}:
+    if forms <= {Form.FILTER, Form.SWITCH, Form.PORT}:
         return _arriving(graph, operator)
     if forms == {Form.AGGREGATE}:
         types = _arriving(graph, operator)

@@ -66,12 +66,20 @@ class Form(StrEnum):
 
     Inputs are sequential. The operator has no key and runs in one task; its state is the records that wait.
     """
+    SWITCH = "switch"
+    """One record in, the name of its port out. Ports follow it."""
+    PORT = "port"
+    """No function: the records of one port of the switch before it."""
     NONE = "none"
     """No function: sources, sinks, and operators that exist in simulation only."""
 
 
 # Forms of keyed operators. All others, except NONE, process single records.
 GROUPED = frozenset({Form.STATE, Form.AGGREGATE, Form.WINDOW, Form.JOIN, Form.ZIP})
+
+
+# Forms of functions that a loop may repeat.
+REPEATABLE = frozenset({Form.MAP, Form.FLAT_MAP, Form.ARROW, Form.PANDAS})
 
 
 # Forms of stateless operators that the JVM runs.

@@ -1,17 +1,5 @@
 """Dataflows in YAML: the graph of the Python API, with policy, cloud and run settings.
 
-    dataflow: word_count
-    target_latency: 2s
-    operators:
-      lines:
-        source: {text_files: books/}
-        load: {ramp: {from: 5/s, to: 550/s, over: 60s}, then_back: true}
-      words: {from: lines, flat_map: "words.py:split", returns: word string, max_duration: 50ms, cores: 0.25}
-      count: {from: words, key_by: word, aggregate: {count: count(*)}}
-      out: {from: count, sink: {parquet: out/}}
-    policy: {threshold: {scale_out: 0.7}}
-    cloud: {local: {host_type: small, max_hosts: 6}}
-
 Paths and `file.py:name` are relative to the document. A policy, cloud, source or sink may be the user's class,
 `module:Class` or `file.py:Class`. Every error names file, line and field in one sentence.
 """
@@ -22,17 +10,18 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import BeforeValidator, Field, ValidationInfo, create_model, field_validator, model_validator
 
 from elastream.core.hosts import HostType
 from elastream.dataflow import endpoints
-from elastream.dataflow.builder import MAX_UNROLLED_ROUNDS, Dataflow, Tap
+from elastream.dataflow.builder import MAX_UNROLLED_ROUNDS, Dataflow, Tap, port_of, switching
+from elastream.dataflow.functions import Loop, Receiver, port_name, shares_of
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.key_table import KeyTable, selection_of
 from elastream.dataflow.natives import Native, Sql, Where
-from elastream.dataflow.operators import Alternate, Delivery, Form, Kind, OnError, Operator
+from elastream.dataflow.operators import NATIVE, REPEATABLE, Alternate, Delivery, Form, Kind, OnError, Operator
 from elastream.dataflow.windows import Pairs, Timeout, Window
 from elastream.documents.key_table_files import load_key_table
 from elastream.documents.located import Loc, Located, read_yaml
@@ -70,6 +59,7 @@ FORMS: Mapping[str, Form] = {
     "map_arrow": Form.ARROW,
     "map_pandas": Form.PANDAS,
     "map_stream": Form.STREAM,
+    "switch": Form.SWITCH,
     "select": Form.COLUMNS,
     "where": Form.FRAME,
     "sql": Form.FRAME,
@@ -77,6 +67,9 @@ FORMS: Mapping[str, Form] = {
 }
 # Keys whose value is the text of a native operator, not the name of a function.
 TEXTS: Mapping[str, Callable[[str], Native]] = {"where": Where, "sql": Sql}
+# Keys whose functions a loop may repeat, and those whose functions workers call.
+REPEATED = tuple(key for key, form in FORMS.items() if form in REPEATABLE)
+CALLED = tuple(key for key, form in FORMS.items() if form not in NATIVE)
 SOURCES = ("text_files", "files", "records", "kafka")
 SINKS = ("parquet", "collect", "kafka")
 KEYED_FORMS: Mapping[str, Form] = {"aggregate": Form.AGGREGATE, "apply": Form.STATE}
@@ -120,6 +113,7 @@ class FunctionKeys(Keys):
     map_arrow: str | None = None
     map_pandas: str | None = None
     map_stream: str | None = None
+    switch: str | None = None
     select: Columns | None = None
     where: str | None = None
     sql: Annotated[str, Field(pattern=r"\{stream\}")] | None = None
@@ -140,6 +134,7 @@ class EndpointKeys(Keys):
 
 class EdgeKeys(Keys):
     operator: str
+    port: str | None = None
     delivery: Literal["duplicate", "round_robin"] = Delivery.DUPLICATE.value
     durable: Literal["parquet", "kafka"] | None = None
     choice: str | None = None
@@ -150,6 +145,10 @@ class EdgeKeys(Keys):
         if self.value is not None and self.choice is None:
             raise ValueError("a value is that of a branch: name its 'choice'")
         return self
+
+    @property
+    def source(self) -> str:
+        return self.operator if self.port is None else port_name(self.operator, self.port)
 
 
 class AlternateKeys(FunctionKeys):
@@ -273,6 +272,10 @@ class OperatorKeys(FunctionKeys):
     select_by: Names | None = None
     sequential: bool = False
     unrolled: int | None = Field(None, ge=1, le=MAX_UNROLLED_ROUNDS)
+    until: str | None = None
+    at_most: int | None = Field(None, ge=1)
+    ports: Any = None
+    message: Any = None
     returns: str = ""
     max_duration: Annotated[Duration, Field(gt=0)] | None = None
     cores: Annotated[Cores, Field(ge=0)] | None = None
@@ -303,8 +306,10 @@ class OperatorKeys(FunctionKeys):
             raise ValueError("'from' is missing: it names the operator (or operators) whose records arrive here")
         self._check_grouping(kind)
         self._check_window()
-        functions = (*FORMS, "alternates", "apply")
+        functions = (*(each for each in FORMS if each != "switch"), "alternates", "apply")
         owners: dict[str, tuple[str, ...]] = {"load": ("source",), "state": ("apply", "alternates"), "returns": functions}
+        owners |= dict.fromkeys(("until", "at_most"), (*REPEATED, "alternates"))
+        owners |= {"ports": ("switch", "alternates"), "message": (*CALLED, "alternates", "apply")}
         costs = ("cost", *FORMS, *KEYED_FORMS, "join", "zip")  # alternates have their own
         owners |= dict.fromkeys(("cost", "selectivity"), costs)
         owners |= {"own_state": ("alternates",), "select_by": ("alternates",), "unrolled": ("cost", *functions)}
@@ -314,7 +319,18 @@ class OperatorKeys(FunctionKeys):
         }
         belongs(self, owners, kind)
         self._check_schemas(kind)
+        self._check_functions(kind)
         return self
+
+    def _check_functions(self, kind: str) -> None:
+        if (self.until is None) != (self.at_most is None):
+            missing = "'at_most' is missing: the largest number of rounds"
+            raise ValueError(missing if self.at_most is None else "'at_most' goes with 'until' alone")
+        if kind == "switch" or any(each.switch for each in (self.alternates or {}).values()):
+            if self.ports is None:
+                raise ValueError("'ports' is missing: the names that 'switch' returns")
+        elif self.ports is not None:
+            raise ValueError("'ports' goes with 'switch' alone")
 
     def _check_grouping(self, kind: str) -> None:
         at_most_one(self, GROUPINGS, "operator")
@@ -483,6 +499,8 @@ def _flow(file: Located, keys: DocumentKeys, references: References) -> Dataflow
             flow.add(_round(built, f"{name}_{number}"), taps, delivery)
             taps = [Tap(f"{name}_{number}", taps[0].delivery, taps[0].durable)]
         flow.add(built, taps, delivery)
+    for (switch, port), share in _ports_used(keys):
+        flow.add(port_of(switch, port, share), (Tap(switch),))
     try:
         _ = flow.graph
     except DataflowError as error:
@@ -506,9 +524,21 @@ def _taps(keys: OperatorKeys) -> list[Tap]:
     edges += [(edge, 1) for edge in keys.join or ()]
     edges += [(edge, port) for port, edge in enumerate(keys.zip or (), 1)]
     return [
-        Tap(e.operator, Delivery(e.delivery), e.durable, e.choice, 1.0 if e.value is None else e.value, port)
+        Tap(e.source, Delivery(e.delivery), e.durable, e.choice, 1.0 if e.value is None else e.value, port)
         for e, port in edges
     ]
+
+
+def _ports_used(keys: DocumentKeys) -> Iterator[tuple[tuple[str, str], float]]:
+    """Yield switch and port of each used port, with its share of records."""
+    each_edge = (edge for operator in keys.operators.values() for edge in _inputs(operator))
+    used = dict.fromkeys((edge.operator, edge.port) for edge in each_edge if edge.port is not None)
+    for switch, port in used:
+        yield (switch, port), shares_of(switch, _plain(keys.operators[switch].ports))[port]
+
+
+def _inputs(keys: OperatorKeys) -> list[EdgeKeys]:
+    return [*keys.from_, *(keys.join or ()), *(keys.zip or ())]
 
 
 def _round(operator: Operator, name: str) -> Operator:
@@ -528,12 +558,25 @@ def _check_inputs(file: Located, keys: DocumentKeys, name: str) -> None:
             raise file.error(place, f"there is no operator {edge.operator!r}{near(edge.operator, keys.operators)}")
         if keys.operators[edge.operator].kind in ("sink", "signal"):
             raise file.error(place, f"{edge.operator!r} is a {keys.operators[edge.operator].kind}: nothing comes out of it")
-        first = sources.setdefault(edge.operator, (key, position))
+        _check_port(file, place, edge, keys.operators[edge.operator])
+        first = sources.setdefault(edge.source, (key, position))
         if first[0] != key:
             way = "give one of them an operator of its own, such as one with 'select' and other names for its columns"
             raise file.error(place, f"{edge.operator!r} is on both sides of {name!r}: {way}")
         if first[1] != position:
             raise file.error(place, f"{edge.operator!r} is listed twice")
+
+
+def _check_port(file: Located, place: Loc, edge: EdgeKeys, before: OperatorKeys) -> None:
+    if before.ports is None:
+        if edge.port is not None:
+            raise file.error(place, f"{edge.operator!r} is no switch and has no port {edge.port!r}")
+        return
+    with file.at(("operators", edge.operator, "ports")):
+        ports = shares_of(edge.operator, _plain(before.ports))
+    if edge.port not in ports:
+        named_so = "name one" if edge.port is None else f"there is no {edge.port!r}"
+        raise file.error(place, f"{edge.operator!r} is a switch with the ports {', '.join(ports)}: {named_so}")
 
 
 def _operator(file: Located, name: str, keys: OperatorKeys, references: References) -> Operator:
@@ -554,7 +597,7 @@ def _operator(file: Located, name: str, keys: OperatorKeys, references: Referenc
     return Operator(
         name=name,
         kind=kind,
-        alternates=_alternates(file, place, name, keys, references),
+        alternates=_called(file, place, name, keys, references, _alternates(file, place, name, keys, references)),
         returns=returns,
         key=tuple(keys.key_by or keys.group_by or keys.on or ()),
         max_duration=keys.max_duration,
@@ -593,6 +636,25 @@ def _alternates(file: Located, place: Loc, name: str, keys: OperatorKeys, refere
     if keys.kind == "join":
         function, form = Pairs(tuple(keys.on or ())), Form.JOIN
     return (Alternate(name, function, form, cost=keys.cost, selectivity=keys.selectivity),)
+
+
+def _called(
+    file: Located, place: Loc, name: str, keys: OperatorKeys, references: References, alternates: tuple[Alternate, ...]
+) -> tuple[Alternate, ...]:
+    """Return `alternates` as receivers, loops and switches, as `keys` says."""
+    if "message" in keys.model_fields_set:
+        with file.at((*place, "message")):
+            alternates = tuple(
+                replace(a, function=Receiver(cast(Any, a.function), _plain(keys.message))) for a in alternates
+            )
+    if keys.until is not None:
+        with file.at((*place, "until")):
+            until, rounds = references.find(keys.until), keys.at_most or 1
+            alternates = tuple(replace(a, function=Loop(cast(Any, a.function), until, rounds)) for a in alternates)
+    if keys.ports is not None:
+        with file.at((*place, "ports")):
+            alternates = switching(alternates, shares_of(name, _plain(keys.ports)))
+    return alternates
 
 
 def _function(

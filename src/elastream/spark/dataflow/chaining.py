@@ -10,8 +10,9 @@ from pyspark.sql import functions as F
 
 from elastream.dataflow.chains import Chain
 from elastream.dataflow.compiling import merge_error
+from elastream.dataflow.functions import PORT
 from elastream.dataflow.graph import Graph
-from elastream.dataflow.operators import Delivery, Edge
+from elastream.dataflow.operators import Delivery, Edge, Form, Operator
 from elastream.spark.dataflow.natives import NativeSteps
 from elastream.spark.worker.composition import CompositionCodec
 from elastream.spark.worker.exits import Exit
@@ -46,7 +47,7 @@ def build_walk(
     for operator in region.steps:
         into = [edge for edge in emitted if edge.target == operator.name]
         same = _merged(graph, operator.name, into, emitted)
-        schema = schema_of(operator.returns) if operator.returns else same
+        schema = schema_of(operator.returns) if operator.returns else _passed(operator, same)
         emitted.update(dict.fromkeys(graph.outputs[operator.name], schema))
         steps.append(
             Step(
@@ -69,6 +70,15 @@ def build_walk(
     taps = tuple(SignalTap(each.name, each.fold, each.column) for outlet in ends if (each := outlet.signal) is not None)
     ordered = any(outlet.ordered for outlet in region.written)
     return Walk(segment, lead, tuple(entries), tuple(steps), exits, taps, ordered)
+
+
+def _passed(operator: Operator, schema: pa.Schema) -> pa.Schema:
+    match operator.alternates[0].form:
+        case Form.SWITCH:
+            return schema.append(pa.field(PORT, pa.string()))
+        case Form.PORT:
+            return schema.remove(schema.get_field_index(PORT))
+    return schema
 
 
 def _route(edge: Edge, to: int, codec: CompositionCodec) -> Route:

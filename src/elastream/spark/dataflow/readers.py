@@ -1,12 +1,5 @@
 """Readers of Elastream's sources and durable edges: composition, size and slices of their next batch.
 
-Normally the next batch runs under the newest request. If records keep the version that they entered under
-(`Consistency.WAVE`), it depends on the query's inputs:
-
-    sources only      the newest request; a new version without due records gets an empty batch
-    durable edges     the lowest next version of any edge. Edges that are ahead wait, sources beside edges follow. A
-                      version without records gets an empty batch, to announce it downstream
-
 Each reader decides alone: all know the positions of the last planned batch, and versions only grow along an edge.
 """
 
@@ -32,6 +25,13 @@ from elastream.spark.worker.composition import (
     read_request,
 )
 
+# The next batch runs under the newest request, unless records keep the version they entered under (`Consistency.WAVE`):
+#
+# | inputs of the query | its next batch runs under |
+# | --- | --- |
+# | sources only | the newest request; a new version without due records gets an empty batch |
+# | durable edges | the lowest next version of any edge; edges that are ahead wait, sources beside edges follow; a version |
+# | | without records gets an empty batch, to announce it downstream |
 BEGINNING = BatchComposition()
 
 

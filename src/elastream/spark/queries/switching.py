@@ -3,8 +3,7 @@
 All switches of a plan are one version, written at once for all queries; no query restarts. `updating` has the states of an
 update of the operators' code. Parallelism changes the meaning of no record, so it is written at once.
 
-`UpdateTracker` measures how long changes took and which records met two compositions (thesis, p. 50): by the versions in
-batches' offsets, by records' numbers on durable edges, and beyond that by shares.
+`UpdateTracker` measures how long changes took and which records met two compositions (thesis, p. 50).
 """
 
 import contextlib

@@ -2,11 +2,14 @@
 
 import platform
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from pyspark import cloudpickle
 
 from elastream.dataflow.code import Code, code_of, fixed_facts, with_code
+from elastream.dataflow.functions import Message, Receiver, misfit, receiver_of, with_message
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.identity import differences
 from elastream.dataflow.operators import Alternate
@@ -17,7 +20,7 @@ from elastream.recording.directory import RunDirectory
 from elastream.recording.mirror import copy_now
 from elastream.spark.dataflow.shipping import mark_of, pickled
 from elastream.spark.worker.code import forget_code, publish_code
-from elastream.spark.worker.composition import CompositionCodec
+from elastream.spark.worker.composition import MAX_CODE_VERSIONS, CompositionCodec
 
 
 # An update is a switch: each batch names its version of the code in its offsets.
@@ -152,15 +155,12 @@ def ask_update(
     Raises:
         ElastreamError: It changes nothing, or more than code, or `check` refuses it; nothing was written.
     """
-    log, run = CodeLog(directory), directory.root
-    if not log.versions:
-        raise InputError(f"{run} keeps no code that can be updated: its operators have no Python functions of Elastream's")
+    log, run = _log_with_code(directory), directory.root
     newest, first = log.versions[-1], log.versions[0]
     if different := differences(first.fixed, fixed_facts(graph, _mark)):
         raise InputError(f"{run} can be given other alternates with Python functions, and nothing else: {different}")
-    if first.python != _python():
-        raise InputError(f"{run} runs on Python {first.python} and this is Python {_python()}: code is not the same there")
-    code = code_of(graph)
+    _check_python(directory, first)
+    code = _with_messages(code_of(graph), log)
     marks = _marks(code)
     changed = tuple(name for name, each in marks.items() if [*each.items()] != [*newest.alternates[name].items()])
     if not changed:
@@ -172,6 +172,74 @@ def ask_update(
     )
     version = CodeVersion(len(log.versions), "", marks, changed, python=_python(), who=who, repairs=repairs)
     return log.append(pickled(code, f"dataflow {graph.name!r}"), version)
+
+
+def ask_message(
+    directory: RunDirectory, operator: str, message: Message, who: str, *, repairs: bool = False
+) -> CodeVersion:
+    """Append the newest code of a run, with `message` for `operator`, as its next version.
+
+    Raises:
+        InputError: The operator does not take it, or has it already; nothing was written.
+    """
+    log, run = _log_with_code(directory), directory.root
+    newest = log.versions[-1]
+    _check_python(directory, newest)
+    code = loaded(log, newest.version)
+    receivers = {name: each for name, alternates in code.items() if (each := _receiver(alternates)) is not None}
+    if operator not in receivers:
+        there = ", ".join(receivers) or "none does"
+        raise InputError(f"operator {operator!r} of {run} takes no messages (these do: {there})")
+    if why := misfit(message, receivers[operator].message):
+        raise InputError(f"operator {operator!r} of {run} does not take the message {message!r}: {why}")
+    if receivers[operator].sent == (message,):
+        raise InputError(f"operator {operator!r} of {run} has this message already")
+    number = len(log.versions)
+    if number >= MAX_CODE_VERSIONS:
+        raise InputError(f"{run} has got {number - 1} messages and updates, as many as a run can: go on with a new one")
+    code = {**code, operator: _given(code[operator], message)}
+    marks = {**newest.alternates, operator: _marks(code)[operator]}
+    version = CodeVersion(number, "", marks, (operator,), python=_python(), who=who, repairs=repairs)
+    return log.append(pickled(code, f"the message to {operator!r}"), version)
+
+
+def _log_with_code(directory: RunDirectory) -> CodeLog:
+    log = CodeLog(directory)
+    if not log.versions:
+        raise InputError(
+            f"{directory.root} keeps no code that can be updated: its operators have no Python functions of Elastream's"
+        )
+    return log
+
+
+def _check_python(directory: RunDirectory, version: CodeVersion) -> None:
+    if version.python != _python():
+        raise InputError(
+            f"{directory.root} runs on Python {version.python} and this is Python {_python()}: code is not the same there"
+        )
+
+
+def _receiver(alternates: tuple[Alternate, ...]) -> Receiver | None:
+    return next((each for a in alternates if (each := receiver_of(a.function)) is not None), None)
+
+
+def _given(alternates: tuple[Alternate, ...], message: Message) -> tuple[Alternate, ...]:
+    return tuple(replace(each, function=with_message(each.function, message)) for each in alternates)
+
+
+def _with_messages(code: Code, log: CodeLog) -> Code:
+    """Return `code` with the messages that were sent, where they fit."""
+    before: Code = {}
+    for each in reversed(log.versions):
+        with suppress(InputError):  # of a version that cannot be loaded, no batch ran
+            before = loaded(log, each.version)
+            break
+    kept = dict(code)
+    for name, alternates in code.items():
+        now, then = _receiver(alternates), _receiver(before.get(name, ()))
+        if now is not None and then is not None and then.sent and not misfit(then.sent[0], now.message):
+            kept[name] = _given(alternates, then.sent[0])
+    return kept
 
 
 def _marks(code: Code) -> dict[str, dict[str, str]]:

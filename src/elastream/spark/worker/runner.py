@@ -10,13 +10,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, compress, pairwise
 from operator import length_hint
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from elastream.dataflow.functions import PORT, Loop
 from elastream.dataflow.operators import Form
 from elastream.errors import first_line
 from elastream.spark.worker.left_out import LeaveOut
@@ -28,7 +30,9 @@ MAX_RECORD_CHARS = 200
 # Types whose iteration runs no user code.
 BUILTIN_COLLECTIONS = frozenset({list, tuple, set, frozenset, dict, str})
 # Forms of functions that take batches; the others take single records.
-BATCH_FORMS = (Form.ARROW, Form.PANDAS, Form.STREAM)
+BATCH_FORMS = (Form.ARROW, Form.PANDAS, Form.STREAM, Form.PORT)
+# Forms that need their input as Arrow.
+ARROW_INPUT = (*BATCH_FORMS, Form.SWITCH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +104,14 @@ class Results:
 
     def chunk(self, of: Chunk, schema: pa.Schema) -> Chunk:
         """Return the output; `of` are the input records, from which a filter selects."""
-        return of.filtered(self.made) if self.form is Form.FILTER else Chunk(schema, values=self.emitted(0, len(self.made)))
+        match self.form:
+            case Form.FILTER:
+                return of.filtered(self.made)
+            case Form.SWITCH:
+                ports = pa.array([port for port in self.made if port is not None], pa.string())
+                kept = of.filtered([port is not None for port in self.made]) if self.bad else of
+                return Chunk(schema, pa.RecordBatch.from_arrays([*kept.batch().columns, ports], schema=schema))
+        return Chunk(schema, values=self.emitted(0, len(self.made)))
 
     def emitted(self, first: int, behind: int) -> list[Any]:
         """Return the output values of the records from position `first` to `behind` (exclusive)."""
@@ -188,7 +199,8 @@ class Runner:
         leave_out: LeaveOut | None = None,
     ) -> None:
         self.name = name
-        self.chosen = chosen
+        self.loop = chosen.function if isinstance(chosen.function, Loop) else None
+        self.chosen = chosen if self.loop is None else replace(chosen, function=self.loop.step)
         self.schema = schema
         self.width = width
         self.as_arrow = as_arrow
@@ -198,6 +210,8 @@ class Runner:
 
     def __call__(self, chunk: Chunk) -> Chunk:
         """Apply the operator to `chunk`. Raises OperatorError."""
+        if self.loop is not None:
+            return self._rounds(chunk, self.loop)
         if self.chosen.form in BATCH_FORMS:
             return self._whole(chunk)
         values, bad = chunk.values(), set[int]()
@@ -205,6 +219,76 @@ class Runner:
         if not self.as_arrow:
             return results.chunk(chunk, self.schema)
         return results.arrow(chunk, self.schema, lambda at, error: self.misfit(results, at, error))
+
+    def _rounds(self, chunk: Chunk, loop: Loop) -> Chunk:
+        if self.chosen.form in BATCH_FORMS:
+            return self._batch_rounds(chunk, loop)
+        values, finished = chunk.values(), list[Any]()
+        for _ in range(loop.at_most):
+            bad = set[int]()
+            results = Results(self.chosen.form, values, self.for_each(values, bad), bad)
+            values = results.emitted(0, len(results.made))
+            answers = self._answers(values, loop)
+            finished += [value for value, answer in zip(values, answers, strict=True) if answer is True]
+            values = [value for value, answer in zip(values, answers, strict=True) if answer is False]
+            if not values:
+                break
+        self._unfinished(values, loop)
+        results = Results(Form.MAP, finished, list(finished), set())
+        if not self.as_arrow:
+            return results.chunk(chunk, self.schema)
+        return results.arrow(chunk, self.schema, lambda at, error: self.misfit(results, at, error))
+
+    def _answers(self, values: list[Any], loop: Loop) -> list[bool | None]:
+        """Return a truth for each record; None for a left-out one."""
+        left = iter(values)
+
+        def failed(at: int, error: BaseException) -> None:
+            self.failed(values, set(), at, error)
+
+        return map_each(map(bool, map(loop.until, left)), left, len(values), None, failed)
+
+    def _unfinished(self, values: list[Any], loop: Loop) -> None:
+        for at in range(len(values)):
+            self.failed(values, set(), at, f"it is not finished after {loop.at_most} rounds")
+
+    def _batch_rounds(self, chunk: Chunk, loop: Loop) -> Chunk:
+        leaving, batch = list[pa.RecordBatch](), chunk.batch()
+        for _ in range(loop.at_most):
+            batch = self._whole(Chunk(batch.schema, batch)).batch()
+            if batch.num_rows:
+                finished = self._batch_answers(batch, loop)
+                leaving.append(batch.filter(finished))
+                batch = batch.filter(pc.invert(finished))  # neither has the nulls
+            if not batch.num_rows:
+                break
+        self._unfinished(batch.to_pylist(), loop)
+        return Chunk(self.schema, pa.concat_batches(leaving) if leaving else batch.slice(0, 0))
+
+    def _batch_answers(self, batch: pa.RecordBatch, loop: Loop) -> pa.BooleanArray:
+        """Return a truth for each record; null for a left-out one."""
+
+        def ask(part: pa.RecordBatch) -> pa.BooleanArray:
+            answers = loop.until(part if self.chosen.form is Form.ARROW else part.to_pandas())
+            if isinstance(answers, pa.ChunkedArray):
+                answers = answers.to_pylist()
+            if len(answers) != part.num_rows:
+                raise ValueError(f"`until` returned {len(answers)} truths for {part.num_rows} records")
+            return pc.fill_null(pa.array(answers).cast(pa.bool_()), False)
+
+        try:
+            return ask(batch)
+        except Exception as error:
+            if self.leave_out is None:
+                raise self._failure(error, batch.slice(0, 1).to_pylist()[0], batch.num_rows) from error
+        answers: list[bool | None] = []
+        for record in (batch.slice(at, 1) for at in range(batch.num_rows)):
+            try:
+                answers += ask(record).to_pylist()
+            except Exception as error:
+                self.leave_out(error, record.to_pylist())
+                answers.append(None)
+        return pa.array(answers, pa.bool_())
 
     def for_each(self, values: list[Any], bad: set[int]) -> list[Any]:
         """Return each value's result; add left-out positions to `bad`. Raises OperatorError."""
@@ -253,7 +337,7 @@ class Runner:
 
     def _whole(self, chunk: Chunk) -> Chunk:
         batch = chunk.batch()
-        call = self._arrow if self.chosen.form is Form.ARROW else self._pandas
+        call = {Form.ARROW: self._arrow, Form.PORT: self._port}.get(self.chosen.form, self._pandas)
         parts = 1 if self.width is None else min(self.width, batch.num_rows)
         cuts = [batch.num_rows * part // parts for part in range(parts + 1)]
         slices = [batch.slice(start, stop - start) for start, stop in pairwise(cuts)]
@@ -271,6 +355,10 @@ class Runner:
 
     def _arrow(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         return conform(self.chosen.function(batch), self.schema)
+
+    def _port(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        port: Any = self.chosen.function
+        return batch.filter(pc.equal(batch.column(PORT), port.name)).drop_columns([PORT])
 
     def _pandas(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         frame = self.chosen.function(batch.to_pandas())

@@ -117,7 +117,7 @@ class Lookup:
 
 
 # Forms of functions that take single records.
-RECORD_FORMS = frozenset({Form.MAP, Form.FLAT_MAP, Form.FILTER})
+RECORD_FORMS = frozenset({Form.MAP, Form.FLAT_MAP, Form.FILTER, Form.SWITCH})
 # Up to TIMED_RECORDS of a chunk, or an eighth of a large one, run alternate by alternate, which measures their costs. The
 # rest is called in record order at a third of that overhead; its time is divided in proportion to those costs.
 TIMED_RECORDS, TIMED_DIVISOR = 1000, 8
@@ -150,7 +150,8 @@ class KeyTableRunner:
         if len(runs) == 1:
             return next(iter(runs.values()))(chunk)
         forms = {run.runner.chosen.form for run in runs.values()}
-        if len(forms) == 1 and forms <= RECORD_FORMS:
+        loops = any(run.runner.loop is not None for run in runs.values())
+        if len(forms) == 1 and forms <= RECORD_FORMS and not loops:
             return self._record_by_record(chunk, numbers, runs, forms.pop())
         # Group records by alternate, each group in record order.
         ordered = chunk.at(np.argsort(numbers, kind="stable"))

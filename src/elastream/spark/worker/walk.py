@@ -19,7 +19,7 @@ from elastream.spark.worker.exits import Exit, ExitRows, exit_schema
 from elastream.spark.worker.left_out import LeaveOut, LeftOut, attempt_of
 from elastream.spark.worker.meter import MeteredRunner, TaskRow, cpu_seconds
 from elastream.spark.worker.records import Chunk, conform, is_shareable
-from elastream.spark.worker.runner import BATCH_FORMS, Implementation, Runner, run_stream
+from elastream.spark.worker.runner import ARROW_INPUT, Implementation, Runner, run_stream
 from elastream.spark.worker.signals import Folding, SignalRow, SignalTap
 from elastream.spark.worker.table_lookup import KeyTableRunner, lookup
 
@@ -186,7 +186,7 @@ class Walker:
         routes = self.routes[number]
         return (len(routes) > 1 and not is_shareable(schema)) or any(
             route.to >= self.exits_from
-            or any(each.form in BATCH_FORMS for each in self.walk.steps[route.to - self.steps_from].may_run(self.code))
+            or any(each.form in ARROW_INPUT for each in self.walk.steps[route.to - self.steps_from].may_run(self.code))
             for route in routes
         )
 
