@@ -84,6 +84,10 @@ class CheckpointState:
     operators: tuple[OperatorState, ...]
 
     @property
+    def megabytes(self) -> float:
+        return math.fsum(each.bytes for each in self.operators) / 1e6
+
+    @property
     def rocksdb(self) -> bool:
         return self.provider.endswith(ROCKSDB)
 

@@ -63,8 +63,10 @@ from elastream.spark.placement.placing import Placing
 from elastream.spark.plant import PlantLimits, RunClock, SparkPlant
 from elastream.spark.queries.compiled import CompiledQueries
 from elastream.spark.queries.compiler import start_queries
+from elastream.spark.queries.damage import complete_edges
 from elastream.spark.queries.query import QueryAccess
-from elastream.spark.queries.segments import composition_left, led_by_edges
+from elastream.spark.queries.repartitioning import Checkpoints, Repartitioning
+from elastream.spark.queries.segments import RunningSegment, composition_left, led_by_edges
 from elastream.spark.queries.updating import RunningCode
 from elastream.spark.queries.watched import SessionQueries
 from elastream.spark.reconciler import STEP_S
@@ -110,11 +112,13 @@ def start_plant(
     resumed: Resumed | None = None,
     progress: Progress = no_progress,
     bounded: int | None = None,
+    checkpoints: Checkpoints | None = None,
 ) -> SparkPlant[CompiledQueries]:
     """Start cluster, session and the queries of `graph`, or resume a run; return when the first hosts take tasks.
 
     Args:
         bounded: First hosts of a run whose queries end once they have read what is there; None for other runs.
+        checkpoints: Changes the checkpoints of a run that may repartition its state; None for other runs.
 
     Raises:
         ElastreamError: Any of it fails; nothing is left running.
@@ -136,19 +140,24 @@ def start_plant(
             composition = composition_left(layout, directory, composition, code.codec)
         progress("starting the queries")
         pace = pace_of(settings.latency, layout) if settings.batch is None else float(settings.batch)
-        running = start_queries(
-            on.spark,
-            layout,
-            directory,
-            composition,
-            state_partitions=on.partitions,
-            batch_seconds=pace,
-            interval=pace,
-            consistency=consistency,
-            retention=float(settings.retention),
-            bounded=bounded is not None,
-            codec=code.codec,
-        )
+
+        def start(composition: Composition, partitions: int) -> tuple[RunningSegment, ...]:
+            complete_edges(layout, directory)
+            return start_queries(
+                on.spark,
+                layout,
+                directory,
+                composition,
+                state_partitions=partitions,
+                batch_seconds=pace,
+                interval=pace,
+                consistency=consistency,
+                retention=float(settings.retention),
+                bounded=bounded is not None,
+                codec=code.codec,
+            )
+
+        running = start(composition, on.partitions)
         queries = CompiledQueries(
             on.instruments,
             layout,
@@ -159,6 +168,7 @@ def start_plant(
             tables=table_publisher(graph, directory),
             left_out=LeftOutCounts(layout, directory),
             code=code,
+            repartitioning=None if checkpoints is None else Repartitioning(on.spark, checkpoints, start),
         )
         return on.plant(queries, settings)
 

@@ -291,6 +291,11 @@ class Telemetry:
         self.rows = sum(int(self._start_of(source).get("n", 0)) for source in self._sources)
         self.longest = 0.0
 
+    def after(self, before: "Telemetry") -> "Telemetry":
+        """Return the reports of restarted queries, with what was learned `before`."""
+        self.longest, self._alternates = before.longest, before._alternates
+        return self
+
     def add_batches(self, fresh: Sequence[Batch], now: float) -> None:
         """Add new batches, and measure backlogs at epoch second `now`."""
         self.batches += len(fresh)

@@ -167,6 +167,18 @@ class Switching:
             composition = self._versions.get(ran.version)
         return composition or self._running[0].codec.decode(ran.code, ran.version)
 
+    @property
+    def unsettled(self) -> str:
+        """Why the queries may not stop: a switch waits; or ""."""
+        return "" if self._draining is None else "a switch waits until the queries are drained"
+
+    def restarted(self, running: Sequence[RunningSegment]) -> None:
+        """Go on with restarted queries, under the composition that they began with."""
+        with self._lock:
+            self._running, self._segment = tuple(running), {each.segment.name: each for each in running}
+            self._written = running[0].began
+            self._remember(self._written)
+
     def settle(self) -> bool:
         """Advance a drain; return True while one runs. Raises as `switch` does."""
         with self._lock:
@@ -336,6 +348,9 @@ class UpdateTracker:
             waiting = self._waiting[name]
             while waiting and self._upstream_followed(waiting[0]):
                 self._follow(waiting.popleft())
+
+    def restarted(self, running: Sequence[RunningSegment], queues: Mapping[Edge, EdgeLog]) -> None:
+        self._running, self._queues = {each.segment.name: each for each in running}, queues
 
     def updates(self, epoch: float = 0.0) -> tuple[Update, ...]:
         """Return the newest updates, oldest first, on a clock that began at `epoch`."""
