@@ -1,4 +1,4 @@
-"""A run repartitions its state by itself: when, how far, and what it refuses. With Spark: tests/spark/test_repartition.py."""
+"""A run repartitions its state by itself: when, how far, and what it refuses. On Spark: spark/test_repartition.py."""
 
 import re
 from dataclasses import replace

@@ -69,12 +69,6 @@ class CheckpointChange:
 
 @dataclass(eq=False)
 class RunCheckpoints:
-    """Checkpoints of a run, which change as its rule allows.
-
-    Attributes:
-        now: Returns seconds since 1970.
-    """
-
     directory: RunDirectory
     rule: RepartitionRule
     zone: tzinfo | None = None
@@ -93,7 +87,6 @@ class RunCheckpoints:
         return matches(self.rule.when, self.now(), self.zone)
 
     def refusal(self, action: Repartition) -> str:
-        """Return why a repartition may not begin now: the window, or the predicted pause of all checkpoints."""
         if not self.is_allowed():
             return f"'{self.rule.when}' does not match this minute"
         width, states = action.partitions, [*map(checkpoint_state, checkpoints_of(self.directory.root).values())]
@@ -118,8 +111,6 @@ class RunCheckpoints:
 
 
 class RepartitionExtension(WidthAdvice):
-    """Proposes a repartition once width has kept records late for a day, in the first minute that the rule allows."""
-
     def __init__(self, checkpoints: RunCheckpoints, partitions_a_host: int | None = None) -> None:
         super().__init__(f"they are repartitioned when '{checkpoints.rule.when}' matches")
         self._checkpoints, self._partitions_a_host = checkpoints, partitions_a_host
@@ -136,7 +127,6 @@ class RepartitionExtension(WidthAdvice):
         return (Proposal(Repartition(partitions, self.history.reason), BY),)
 
     def _due(self, observation: Observation) -> int:
-        """Return the state partitions to propose now; 0 for none."""
         if not self.history.too_small or observation.time - self._proposed < RETRY_S or not self._checkpoints.is_allowed():
             return 0
         return more_partitions(observation, self._partitions_a_host)

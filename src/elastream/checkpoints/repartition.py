@@ -100,7 +100,6 @@ def check_release(version: str) -> None:
 
 
 def predicted(state: CheckpointState, partitions: int) -> Prediction:
-    """Return the pause of a repartition of `state`, by earlier ones on this machine."""
     return predicted_pause(read_pauses(cache_folder() / PAUSES), state.width + partitions, state.megabytes)
 
 
@@ -119,7 +118,6 @@ def repartition(
     Args:
         folder: The query's checkpoint, on a local file system.
         skip_open_batch: Leave out a newest batch that is not committed; its records come again in the next batch.
-        stopped: The caller has stopped the query.
         longest: Seconds after which it is undone.
 
     Raises:
@@ -186,7 +184,7 @@ def undo(folder: Path, done: Repartitioned) -> None:
 
 
 class TooLong(EnvironmentProblem):
-    """A repartition that took longer than it may."""
+    pass
 
 
 @contextmanager

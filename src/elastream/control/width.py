@@ -30,7 +30,6 @@ class WidthHistory:
         self.since, self._last, self._began, self.reason = math.nan, math.nan, math.nan, ""
 
     def add(self, time: float, reason: str) -> None:
-        """Add an observation; `reason` says why width keeps records late, or is empty."""
         if not reason:
             self._began = math.nan
         elif math.isnan(self._began):

@@ -26,7 +26,6 @@ class RepartitionRule:
 
     @classmethod
     def of(cls, name: str, value: object) -> "RepartitionRule":
-        """Return the rule of a mapping, the value of setting `name`. Raises InputError."""
         if isinstance(value, cls):
             return value
         if not isinstance(value, Mapping) or set(value) != set(KEYS):

@@ -118,7 +118,7 @@ def start_plant(
 
     Args:
         bounded: First hosts of a run whose queries end once they have read what is there; None for other runs.
-        checkpoints: Changes the checkpoints of a run that may repartition its state; None for other runs.
+        checkpoints: Of a run that may repartition its state.
 
     Raises:
         ElastreamError: Any of it fails; nothing is left running.
@@ -157,6 +157,7 @@ def start_plant(
                 codec=code.codec,
             )
 
+        on.spread()
         running = start(composition, on.partitions)
         queries = CompiledQueries(
             on.instruments,
@@ -179,12 +180,12 @@ def start_beside(
     """Start cluster and session, and let `start` begin its own queries on them; they run as written."""
     with _session_on_hosts("queries", directory, settings, None, None, no_progress) as on:
         on.spark.conf.set("spark.sql.shuffle.partitions", str(on.partitions))
+        on.spread()
         start(on.spark)
         return on.plant(SessionQueries(on.instruments, target_latency=settings.latency), settings)
 
 
 def cloud_of(settings: RunSettings) -> Cloud:
-    """Return the cloud of a run: that of `settings`, or this process."""
     cloud = settings.cloud or InProcess()
     if isinstance(cloud, InProcess) and (session := open_in_process()) is not None:
         return InProcess(slots_of(session))
@@ -218,6 +219,12 @@ class _RunSession:
             self.instruments, queries, self.hosts, limits, self.clock, self.alarms, links=links, end=self._end
         )
 
+    def spread(self) -> None:
+        if (recovery := self.instruments.recovery) is not None:
+            recovery.start()
+            places = map(self.hosts.target, self.hosts.usable)
+            recovery.spread([each.executor for each in places if each is not None])
+
     def _end(self, plant: SparkPlant[Q]) -> None:
         plant.stop_acting()
         _teardown(lambda: _stop_queries(self.spark))
@@ -243,7 +250,7 @@ def _session_on_hosts(  # noqa: C901
     """Start cluster, session and first hosts, or borrow the `existing` session; end them if the body raises."""
     clock = RunClock(0.0 if resumed is None else resumed.at)
     alarms = Alarms(clock.now)
-    provider = hosts = None
+    provider = hosts = instruments = None
     leave: Callable[[], object] | None = None
     cloud, replicas = cloud_of(settings), settings.replicas
     in_process = isinstance(cloud, InProcess)
@@ -323,6 +330,8 @@ def _session_on_hosts(  # noqa: C901
             hosts.close()
         if provider is not None:
             provider.close()
+        if instruments is not None and instruments.recovery is not None:
+            _teardown(instruments.recovery.close)
         if leave is not None:
             _teardown(leave)
         raise

@@ -37,6 +37,6 @@ def end_after_batch(spark: SparkSession, queries: Sequence[StreamingQuery], seco
             return False
         time.sleep(LOOK_S)
     for query in queries:
-        if (error := query.exception()) is not None:
-            raise error
+        if (failure := query.exception()) is not None:
+            raise failure
     return True

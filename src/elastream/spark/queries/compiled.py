@@ -138,7 +138,6 @@ class CompiledQueries:
 
     @property
     def effective(self) -> Mapping[str, Composition]:
-        """Composition of the last committed batch, by segment."""
         return self._switching.effective
 
     @property
@@ -300,7 +299,6 @@ class CompiledQueries:
         }
 
     def committed_records(self) -> Mapping[str, tuple[Path, int]]:
-        """Return the control folder and the number of committed records of each shaped source."""
         return {
             source: (control, int(count))
             for each in self.running

@@ -61,7 +61,7 @@ def check_not_damaged(layout: Layout, directory: RunDirectory) -> None:
 
 
 def complete_edges(layout: Layout, directory: RunDirectory) -> None:
-    """Write the empty batches that a repartition left out of durable edges, since readers find batches by number."""
+    """Write the empty batches that a repartition left out of durable edges."""
     for segment in layout.segments:
         for edge in segment.inputs:
             if edge.durable == "parquet":
@@ -71,7 +71,6 @@ def complete_edges(layout: Layout, directory: RunDirectory) -> None:
 
 
 def _without_records(checkpoint: AnyPath) -> Sequence[int]:
-    """Return the newest batch if it is a repartition, and the batch before if it skipped that one."""
     newest = latest_batch(checkpoint, "commits")
     try:
         before, now = ((checkpoint / "offsets" / str(batch)).read_text().splitlines() for batch in (newest - 1, newest))

@@ -1,7 +1,4 @@
-"""Repartition of a running run: its queries end after a batch, their checkpoints change, and they start again.
-
-It runs in the loop's thread: meanwhile there is nothing to observe or to control, and the reconciler keeps the hosts.
-"""
+"""Repartition of a run's state, in the loop's thread: meanwhile there is nothing to observe or to control."""
 
 import logging
 import time
@@ -40,39 +37,30 @@ log = logging.getLogger(__name__)
 # | starting W | a query does not start | failed | W |
 
 Start: TypeAlias = Callable[[Composition, int], tuple[RunningSegment, ...]]
-"""Starts the queries of a run from their checkpoints, under a composition, with so many state partitions."""
+"""Starts the queries of a run, with so many state partitions."""
 
 
 class Change(Protocol):
-    """A changed checkpoint."""
-
     def undo(self) -> None:
-        """Put the one before back. Raises ElastreamError once a batch ran with this one."""
+        """Raise ElastreamError if a batch ran with it."""
 
-    def keep(self) -> None:
-        """Remove the one before."""
+    def keep(self) -> None: ...
 
 
 class Checkpoints(Protocol):
-    """Changes of checkpoints, within the time that a run may pause."""
-
     @property
-    def longest_pause(self) -> float:
-        """Return the seconds after which a change is undone."""
+    def longest_pause(self) -> float: ...
 
     def refusal(self, action: Repartition) -> str:
         """Return why a repartition may not begin now, or ""."""
 
     def change(self, spark: SparkSession, checkpoint: Path, partitions: int, seconds: float) -> Change | None:
-        """Change one within `seconds`; return None if it has no state, or that width. Raises ElastreamError."""
+        """Change one within `seconds`; return None if there is nothing to change. Raises ElastreamError."""
 
-    def changed(self, partitions: int) -> None:
-        """Note that all checkpoints have `partitions`."""
+    def changed(self, partitions: int) -> None: ...
 
 
 class Repartitioning:
-    """Repartitions of one run. `checkpoints` changes the files, `start` starts the queries."""
-
     def __init__(self, spark: SparkSession, checkpoints: Checkpoints, start: Start) -> None:
         self._spark, self._checkpoints, self.start = spark, checkpoints, start
 
@@ -82,14 +70,7 @@ class Repartitioning:
     def apply(
         self, action: Repartition, running: Sequence[RunningSegment], composition: Composition, before: int
     ) -> tuple[tuple[RunningSegment, ...], Status, str]:
-        """Repartition the state of `running`; return the queries that run now, and the outcome.
-
-        Args:
-            before: State partitions until now.
-
-        Raises:
-            ElastreamError: Nothing runs any more. The run can be resumed.
-        """
+        """Return the queries that run now, and the outcome. Raises ElastreamError if nothing runs any more."""
         began, changes = time.monotonic(), list[Change]()
         until = began + self._checkpoints.longest_pause
         try:

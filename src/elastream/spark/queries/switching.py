@@ -173,7 +173,6 @@ class Switching:
         return "" if self._draining is None else "a switch waits until the queries are drained"
 
     def restarted(self, running: Sequence[RunningSegment]) -> None:
-        """Go on with restarted queries, under the composition that they began with."""
         with self._lock:
             self._running, self._segment = tuple(running), {each.segment.name: each for each in running}
             self._written = running[0].began
@@ -331,7 +330,6 @@ class UpdateTracker:
         self._last = dict.fromkeys(self._running, -1)
 
     def requested(self, at: float, before: Composition, after: Composition) -> None:
-        """Begin an update, unless it changes parallelism alone."""
         if changed := changed_operators(self._layout.graph, before, after):
             queries = frozenset(self._layout.stage_of[name].segment for name in changed)
             self._updates[after.version] = _PendingUpdate(Update(after.version, at), queries, set(queries))
