@@ -25,8 +25,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JError
-
 from elastream.checkpoints.pause import Pause, Prediction, add_pause, predicted_pause, read_pauses
 from elastream.checkpoints.state import CheckpointState, checkpoint_state
 from elastream.clouds.local.java import cache_folder
@@ -190,6 +188,8 @@ class TooLong(EnvironmentProblem):
 @contextmanager
 def _cancelled_after(spark: "SparkSession", seconds: float) -> Iterator[Callable[[], None]]:
     """Cancel the jobs of this thread after `seconds`. Yields a function that then raises TooLong."""
+    from py4j.protocol import Py4JError
+
     began, context, group = time.monotonic(), spark.sparkContext, f"elastream-repartition-{time.monotonic_ns()}"
 
     def check() -> None:
