@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from checkpoints.test_state import checkpoint
 from control.test_width import late
 from elastream import Dataflow, run
+from elastream.api import repartitioning
 from elastream.api.repartitioning import RETRY_S, RepartitionExtension, RunCheckpoints, more_partitions
 from elastream.checkpoints import repartition as changes
 from elastream.checkpoints.pause import Pause, add_pause
@@ -88,6 +89,17 @@ def test_repartition_begins_in_its_window_if_its_pause_is_short(tmp_path, measur
 
 def test_unknown_pause_is_tried(tmp_path, measured):
     assert made(tmp_path).refusal(Repartition(4)) == ""
+
+
+def test_run_whose_repartition_took_too_long_does_not_try_again(tmp_path, measured, monkeypatch):
+    def slow(*_, **__):
+        raise changes.TooLong("it took longer than 60 s")
+
+    monkeypatch.setattr(repartitioning, "repartition", slow)
+    checkpoints = made(tmp_path)
+    with pytest.raises(changes.TooLong):
+        checkpoints.change(None, tmp_path / "checkpoint" / "source", 4, 60.0)
+    assert checkpoints.refusal(Repartition(4)) == "it took longer than 60 s"
 
 
 GOOD = {"when": "0 3 * * *", "longest_pause": "60s"}

@@ -12,7 +12,15 @@ from pyspark import __version__ as SPARK
 from pyspark.sql import SparkSession
 
 from elastream.api.folder import PARTITIONS
-from elastream.checkpoints.repartition import MOST_PARTITIONS, Repartitioned, check_release, predicted, repartition, undo
+from elastream.checkpoints.repartition import (
+    MOST_PARTITIONS,
+    Repartitioned,
+    TooLong,
+    check_release,
+    predicted,
+    repartition,
+    undo,
+)
 from elastream.checkpoints.state import checkpoint_state, checkpoints_of
 from elastream.control.width import WidthAdvice
 from elastream.core.action import Action, Repartition
@@ -73,6 +81,7 @@ class RunCheckpoints:
     rule: RepartitionRule
     zone: tzinfo | None = None
     now: Callable[[], float] = time.time
+    given_up: str = ""
 
     @classmethod
     def of(cls, directory: RunDirectory, settings: RunSettings) -> "RunCheckpoints":
@@ -87,6 +96,8 @@ class RunCheckpoints:
         return matches(self.rule.when, self.now(), self.zone)
 
     def refusal(self, action: Repartition) -> str:
+        if self.given_up:
+            return self.given_up
         if not self.is_allowed():
             return f"'{self.rule.when}' does not match this minute"
         width, states = action.partitions, [*map(checkpoint_state, checkpoints_of(self.directory.root).values())]
@@ -102,7 +113,11 @@ class RunCheckpoints:
         state = checkpoint_state(checkpoint)
         if not state.operators or state.width == partitions:
             return None
-        done = repartition(spark, checkpoint, partitions, lambda _: None, stopped=True, longest=seconds)
+        try:
+            done = repartition(spark, checkpoint, partitions, lambda _: None, stopped=True, longest=seconds)
+        except TooLong as error:
+            self.given_up = str(error)  # a pause in vain each night helps nobody
+            raise
         return CheckpointChange(checkpoint, done)
 
     def changed(self, partitions: int) -> None:
