@@ -16,6 +16,7 @@ from elastream.cli.options import options_of
 from elastream.cli.program import declared
 from elastream.core.composition import Consistency
 from elastream.core.scaling import ScalingRules
+from elastream.core.width import RepartitionRule
 from elastream.dataflow.endpoints import collect, records
 from elastream.documents.dataflow import SETTINGS, load_document
 from elastream.documents.schema import key_of
@@ -165,6 +166,8 @@ target_latency: 5s
 replicas: 2
 state_partitions: 8
 retention: 7d
+state_store: disk
+repartition: {when: 0 3 * * *, longest_pause: 1m}
 consistency: wave
 currency: EUR
 guards: mine.yaml
@@ -184,6 +187,7 @@ def test_keys_of_a_document_are_settings_of_a_run(tmp_path: Path) -> None:
     settings = RunSettings(cloud=Local(), **found)
     assert (settings.latency, settings.replicas, settings.state_partitions, settings.consistency) == (5.0, 2, 8, "wave")
     assert settings.settings == {"spark.executor.memory": "2g", "spark.speculation": "true"}
+    assert settings.repartition == RepartitionRule("0 3 * * *", 60.0)
     assert (settings.retention, settings.currency, settings.guards) == (7 * 86_400.0, "EUR", tmp_path / "mine.yaml")
 
 

@@ -26,6 +26,7 @@ from typing import (
 
 from elastream.core.hosts import HostType, PriceList
 from elastream.core.scaling import NO_RULES, ScalingRules
+from elastream.core.width import RepartitionRule
 from elastream.dataflow.endpoints import ArrivalPattern, KafkaTopic
 from elastream.dataflow.key_table import KeyTable
 from elastream.errors import ElastreamError, InputError
@@ -123,6 +124,13 @@ class Rules(Kind):
 
     def __init__(self) -> None:
         super().__init__((ScalingRules,), "ScalingRules")
+
+
+class Repartitions(Kind):
+    unit = "mapping of `when` and `longest_pause`"
+
+    def read(self, name: str, value: Any, optional: bool = False) -> RepartitionRule:
+        return RepartitionRule.of(name, value)
 
 
 class SparkSettings(Kind):
@@ -430,6 +438,14 @@ class RunSettings(DataflowSettings, LiveSettings):
         'Where executors keep state: `"memory"`, or `"disk"` for more than fits there.',
         Choice(names=("memory", "disk")),
         default="memory",
+        key=True,
+    )
+    repartition: RepartitionRule | Mapping[str, Any] | None = setting(
+        "Lets a run repartition its state once too few partitions have kept records late for a day: `when` a cron "
+        "expression matches, for `longest_pause` at most.",
+        Repartitions(),
+        default=None,
+        key=True,
     )
     freshness: float | str | None = setting(
         "Longest time from the arrival of a record until it is committed. Between bounded runs no host is leased. It "

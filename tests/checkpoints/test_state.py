@@ -133,6 +133,6 @@ def test_json_holds_every_partition(tmp_path: Path) -> None:
 
 def test_checkpoint_before_a_repartition_is_no_query_of_the_run(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text('{"format": 1, "flow": "f", "started": 0.0}')
-    for name in ("source", "source.4-partitions"):
+    for name in ("source", "source.4-partitions", "source.repartitioning"):
         checkpoint(tmp_path / "checkpoint" / name, rows=(1,))
     assert list(checkpoints_of(tmp_path)) == ["source"]

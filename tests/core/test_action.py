@@ -16,6 +16,7 @@ ANY = st.one_of(
     st.builds(actions.SwitchEdge, NAMES, NAMES, NAMES),
     st.builds(SetParallelism, NAMES, st.integers(1, 50), st.lists(NAMES).map(tuple), st.lists(TASKS).map(tuple), NAMES),
     st.builds(MoveTask, TASKS, NAMES, NAMES),
+    st.builds(actions.Repartition, st.integers(1, 99), NAMES),
     st.builds(LeaseHost, NAMES, NAMES, NAMES, NAMES),
     st.builds(
         actions.SetTokens,

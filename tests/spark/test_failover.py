@@ -39,6 +39,9 @@ class Driver:
     def follow(self, stages):
         self.followed = stages
 
+    def spread(self, executors):
+        self.first = list(executors)
+
     def losses(self):
         found, self.happened = tuple(self.happened), []
         return found
@@ -205,3 +208,10 @@ def test_partitions_without_a_copy_are_reported_as_checkpoint_reads(caplog):
     world.failover.look()
     (said,) = [record.getMessage() for record in caplog.records if "is lost" in record.getMessage()]
     assert "2 state partitions put on its successors (1 of which have no copy there and are read from the" in said
+
+
+def test_first_batches_are_spread_over_hosts_that_take_tasks():
+    world = World("h1", "h2", "h3", tasks=("h1", "h1", "h1"))
+    world.hosts.drain("h2")
+    world.failover.look()
+    assert sorted(world.driver.first) == ["1", "3"]

@@ -67,3 +67,58 @@ def test_run_goes_on_with_more_state_partitions(tmp_path: Path, monkeypatch: pyt
     (results,) = (each for each in (run / "results").iterdir() if each.is_dir())
     counted = dict(latest(results)[["k", "n"]].itertuples(index=False))
     assert counted == Counter(n % 40 for n in range(RECORDS))
+
+
+BY_ITSELF = f"""
+import os, signal, sys
+import elastream.checkpoints.repartition as changes
+from elastream import Dataflow, run
+from elastream.actions import Repartition
+from elastream.clouds import InProcess
+from elastream.core.plant import Plan, Policy
+from elastream.io import parquet, records
+from elastream.loads import constant
+
+
+class Wider(Policy):
+    def plan(self, observation, memory=None):
+        narrow = bool(observation.effective) and set(observation.context.partitions.values()) == {{4}}
+        return Plan((Repartition(5),) if narrow and not memory else (), memory=memory or narrow)
+
+
+def killed(*folders):
+    exchange(*folders)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if "kill" in os.environ:
+    exchange, changes._exchange = changes._exchange, killed
+flow = Dataflow("keys")
+rows = records([{{"k": n % 40}} for n in range(80)], "k int")
+source = flow.source(rows, load=constant("100/s", lasts="{RECORDS // 100}s"))
+source.key_by("k").aggregate({{"n": "count(*)"}}).sink(parquet())
+run(flow, policy=Wider(), cloud=InProcess(cores=2), state_store="disk", state_partitions=4, show=False, target_latency="5s",
+    repartition={{"when": "* * * * *", "longest_pause": "10min"}})
+"""
+
+
+@pytest.mark.parametrize("kill", [False, True], ids=["goes on", "killed after the exchange"])
+def test_run_repartitions_its_state_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kill: bool) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "keys.py").write_text(BY_ITSELF)
+    with monkeypatch.context() as patched:
+        if kill:
+            patched.setenv("kill", "1")
+        first = elastream("run", "keys.py")
+    _, errors = first.communicate()
+    assert first.returncode == (-signal.SIGKILL if kill else 0), errors
+    (run,) = (tmp_path / "runs").iterdir()
+    if kill:
+        ended(elastream("run", "--resume", str(run)))
+    else:
+        assert "done" in [json.loads(line)["state"] for line in (run / "journal.jsonl").read_text().splitlines()]
+    (query,) = json.loads(ended(elastream("state", str(run), "--json")))
+    assert query["partitions"] == 5
+    (results,) = (each for each in (run / "results").iterdir() if each.is_dir())
+    counted = dict(latest(results)[["k", "n"]].itertuples(index=False))
+    assert counted == Counter(n % 40 for n in range(RECORDS))

@@ -18,6 +18,7 @@ from elastream.core.action import (
     Outcome,
     ReleaseHost,
     RenewHost,
+    Repartition,
     SetKeyTable,
     SetParallelism,
     SetTokens,
@@ -216,6 +217,8 @@ class FakePlant:
                 for index, host in enumerate(self._rings[operator].hosts_of(self.context.partitions[operator])):
                     self._where[TaskId(operator, index)] = host
                 return Outcome(action, Status.DONE)
+            case Repartition():
+                return Outcome(action, Status.REFUSED, "the state keeps its partitions here")
             case LeaseHost(host, kind):
                 if host in self._leases and self._leases[host].active and self._leases[host].type.name == kind:
                     return Outcome(action, Status.DONE)

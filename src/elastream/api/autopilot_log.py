@@ -125,7 +125,6 @@ class AutopilotStatus:
     services: Mapping[str, QueryService] = field(default_factory=dict)
 
     def rows(self) -> Mapping[str, str]:
-        """Return the figures as text, by what they are."""
         coming = f", {self.coming} coming" if self.coming else ""
         latency = f"median {_figure(self.latency_p50, 's')}, 99 % within {_figure(self.latency_p99, 's')}"
         share = "unknown" if math.isnan(self.in_time) else f"{self.in_time:.1%}"

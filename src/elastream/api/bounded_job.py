@@ -112,7 +112,6 @@ def _listed(sequence: Java) -> Iterator[Java]:
 
 
 def spec_of(relation: Java, checkpoint: str, number: int) -> SourceSpec:
-    """Return how to watch a streaming relation. Raises InputError if that is not possible."""
     if str(relation.getClass().getSimpleName()) == "StreamingRelationV2":
         name, options = str(relation.sourceName()), relation.extraOptions()
         topics, servers = options.get("subscribe"), options.get("kafka.bootstrap.servers")

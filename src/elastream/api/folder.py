@@ -52,7 +52,9 @@ class RunFolder:
             InputError: `graph` or the state of the folder does not allow to resume the run.
         """
         earlier = self.manifest.identity.get(PARTITIONS)
-        partitions = settings.state_partitions or (default if earlier is None else int(earlier))
+        # A run that repartitions itself has other partitions than the program says.
+        set_by_program = None if earlier is not None and settings.repartition is not None else settings.state_partitions
+        partitions = set_by_program or (default if earlier is None else int(earlier))
         layout = lay_out(graph)
         identity = identity_of(layout, state_partitions=partitions, state_store=settings.state_store)
         if self.resumed is not None:

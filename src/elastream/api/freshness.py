@@ -94,7 +94,6 @@ def watch_spec(operator: Operator, checkpoint: str, number: int) -> wakes.Source
 
 
 def watched(queries: CompiledQueries) -> Iterator[tuple[StreamingQuery, list[wakes.SourceSpec]]]:
-    """Yield the queries of a bounded run with their sources."""
     graph = queries.layout.graph
     for each in queries.running:
         names = [(number, name) for number, name in enumerate(each.reads) if isinstance(name, str)]
@@ -127,7 +126,6 @@ def entry_of(offset: Any) -> int:
 
 
 def ended_at(progress: Any) -> float:
-    """Return when the batch of a progress was committed (epoch seconds)."""
     start = datetime.fromisoformat(progress["timestamp"]).timestamp()
     return start + float(progress["durationMs"].get("triggerExecution", 0)) / 1e3
 

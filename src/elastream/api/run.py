@@ -21,6 +21,7 @@ from elastream.api.arguments import check_cloud, check_observers, check_policy, 
 from elastream.api.folder import RunFolder, on_this_machine, opened, resumable
 from elastream.api.freshness import check_resident, check_sleeps, keep_dataflow_fresh, report_caught_up, watched
 from elastream.api.observers import cluster_observers
+from elastream.api.repartitioning import RepartitionExtension, RunCheckpoints, check_repartitions
 from elastream.api.result import RunResult
 from elastream.api.showing import shown
 from elastream.control.extension import CodeExtension, KeyTableExtension
@@ -215,6 +216,7 @@ def _run_in(
 ) -> RunResult:
     directory, resumed = folder.directory, folder.resumed
     selections = selections_of(with_newest_code(graph, directory))
+    checkpoints = None if settings.repartition is None or order is not None else RunCheckpoints.of(directory, settings)
     keep = retention_of(float(settings.retention))
     copies = [] if settings.record is None else [Recorder(settings.record, keep=keep)]
     recorders = [Recorder(directory.recording, resumed=resumed is not None, keep=keep), *copies]
@@ -259,6 +261,7 @@ def _run_in(
                 resumed=resumed,
                 progress=partial(_show_start, views, graph.name),
                 bounded=None if order is None else order.hosts,
+                checkpoints=checkpoints,
             )
         try:
             if order is not None:
@@ -292,6 +295,7 @@ def _run_in(
                         KeyTableExtension(table_log),
                         CodeExtension(CodeLog(directory)),
                         RequestExtension(directory),
+                        *(() if checkpoints is None else (RepartitionExtension(checkpoints, policy.partitions_a_host),)),
                     ),
                     scaling=settings.scaling,
                     remarks=unchangeable(plant.context, policy),
@@ -480,6 +484,8 @@ def admit(
                 check_sink(writes, changes=changes, run=run)
                 if (refuse := getattr(writes, "refuse", None)) is not None:
                     refuse(graph)
+    if settings.repartition is not None:
+        check_repartitions(settings, keyed=any(stage.keyed for stage in layout.stages), sleeps=sleeps)
     if sleeps:
         check_sleeps(graph)
     check_feasible(

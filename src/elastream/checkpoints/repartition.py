@@ -14,10 +14,13 @@ whose large files are hard links. Only a copy with equal rows takes the checkpoi
 #   renamed       new width    done                the checkpoint before, as FOLDER.WIDTH-partitions
 
 import ctypes
+import math
 import os
 import shutil
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,9 +28,9 @@ from typing import TYPE_CHECKING, Any
 from elastream.checkpoints.pause import Pause, Prediction, add_pause, predicted_pause, read_pauses
 from elastream.checkpoints.state import CheckpointState, checkpoint_state
 from elastream.clouds.local.java import cache_folder
-from elastream.core.wording import counted
 from elastream.errors import EnvironmentProblem, InputError, first_line
 from elastream.spark.jvm.releases import release_of
+from elastream.units import format_duration
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,6 +42,8 @@ MOST_PARTITIONS = 10_000
 QUIET_S = 10.0
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 SUFFIX = ".repartitioning"
+# Seconds between checks of the time that a repartition may take.
+CANCEL_S = 0.2
 PAUSES = "repartitions.jsonl"  # on this machine, in the cache folder
 
 
@@ -60,10 +65,12 @@ class Repartitioned:
     predicted: Prediction
 
 
-def check_repartition(state: CheckpointState, partitions: int, *, skip_open_batch: bool = False) -> None:
+def check_repartition(
+    state: CheckpointState, partitions: int, *, skip_open_batch: bool = False, stopped: bool = False
+) -> None:
     """Raise InputError if the state of `state` cannot get `partitions` partitions now.
 
-    `skip_open_batch` allows a newest batch that is not committed.
+    `skip_open_batch` allows a newest batch that is not committed. `stopped`: the caller has stopped the query.
     """
     name = state.folder
     if not 1 <= partitions <= MOST_PARTITIONS:
@@ -79,63 +86,137 @@ def check_repartition(state: CheckpointState, partitions: int, *, skip_open_batc
         remedy = "let the query end it, or skip it (--skip-open-batch) if the sink tolerates that its records come again"
         raise InputError(f"batch {state.batch} of {name} is not committed: {remedy}")
     age = time.time() - (name / "commits" / str(state.committed)).stat().st_mtime
-    if age < QUIET_S:
+    if age < QUIET_S and not stopped:
         raise InputError(f"{name} was written {age:.0f} s ago: stop the query first")
 
 
+def check_release(version: str) -> None:
+    """Raise EnvironmentProblem if Spark `version` cannot repartition state."""
+    if release_of(version) < SINCE:
+        needed = ".".join(map(str, SINCE))
+        raise EnvironmentProblem(f"state is repartitioned by Spark {needed} or newer, and this is {version}")
+
+
+def predicted(state: CheckpointState, partitions: int) -> Prediction:
+    return predicted_pause(read_pauses(cache_folder() / PAUSES), state.width + partitions, state.megabytes)
+
+
 def repartition(
-    spark: "SparkSession", folder: Path, partitions: int, say: Callable[[str], None], *, skip_open_batch: bool = False
+    spark: "SparkSession",
+    folder: Path,
+    partitions: int,
+    say: Callable[[str], None],
+    *,
+    skip_open_batch: bool = False,
+    stopped: bool = False,
+    longest: float = math.inf,
 ) -> Repartitioned:
     """Give the state of a stopped query `partitions` partitions.
 
     Args:
         folder: The query's checkpoint, on a local file system.
         skip_open_batch: Leave out a newest batch that is not committed; its records come again in the next batch.
+        longest: Seconds after which it is undone.
 
     Raises:
         InputError: The checkpoint cannot be repartitioned, or was written meanwhile.
         EnvironmentProblem: This Spark or this file system cannot do it.
     """
-    if release_of(spark.version) < SINCE:
-        needed = ".".join(map(str, SINCE))
-        raise EnvironmentProblem(f"state is repartitioned by Spark {needed} or newer, and this is {spark.version}")
+    check_release(spark.version)
     folder = folder.resolve()
     state = checkpoint_state(folder)
-    check_repartition(state, partitions, skip_open_batch=skip_open_batch)
+    check_repartition(state, partitions, skip_open_batch=skip_open_batch, stopped=stopped)
     began = time.monotonic()
     copy = folder.with_name(folder.name + SUFFIX)
     before = folder.with_name(f"{folder.name}.{state.width}-partitions")
     if before.exists():
         raise InputError(f"{before} exists: remove or rename this earlier checkpoint first")
-    megabytes, widths = sum(each.bytes for each in state.operators) / 1e6, state.width + partitions
-    earlier = read_pauses(cache_folder() / PAUSES)
-    predicted = predicted_pause(earlier, widths, megabytes)
+    pause = predicted(state, partitions)
     say(
-        f"the pause is {predicted.text}, by {counted(len(earlier), 'earlier repartition')} on this machine"
-        if earlier
-        else "the pause is unknown: no repartition was measured on this machine yet"
+        "the pause is unknown: no repartition was measured on this machine yet"
+        if math.isnan(pause.longest)
+        else f"the pause is {pause.text}, by earlier repartitions on this machine"
     )
-    say(f"copying the checkpoint ({megabytes:.1f} MB of state, as links)")
+    say(f"copying the checkpoint ({state.megabytes:.1f} MB of state, as links)")
+
+    def measured() -> float:
+        seconds = time.monotonic() - began
+        add_pause(cache_folder() / PAUSES, Pause(state.width + partitions, state.megabytes, seconds))
+        return seconds
+
     try:
-        shutil.rmtree(copy, ignore_errors=True)
-        shutil.copytree(folder, copy, copy_function=_link)
-        say(f"repartitioning from {state.width} to {partitions}")
-        try:
-            spark._streamingCheckpointManager.repartition(str(copy), partitions, not skip_open_batch)
-        except Exception as error:
-            raise EnvironmentProblem(f"Spark does not repartition {folder}: {first_line(error)}") from error
-        say("comparing the rows")
-        rows = _compare(spark, state, copy)
+        with _cancelled_after(spark, longest) as check:
+            shutil.rmtree(copy, ignore_errors=True)
+            shutil.copytree(folder, copy, copy_function=_link)
+            say(f"repartitioning from {state.width} to {partitions}")
+            try:
+                spark._streamingCheckpointManager.repartition(str(copy), partitions, not skip_open_batch)
+            except Exception as error:
+                check()
+                raise EnvironmentProblem(f"Spark does not repartition {folder}: {first_line(error)}") from error
+            say("comparing the rows")
+            try:
+                rows = _compare(spark, state, copy)
+            except Exception:
+                check()
+                raise
+            check()
         if checkpoint_state(folder).batch != state.batch:
             raise InputError(f"{folder} was written meanwhile: stop the query first")
         _exchange(folder, copy)
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, TooLong):
+            measured()  # so that the next one is not begun
         shutil.rmtree(copy, ignore_errors=True)
         raise
     copy.rename(before)
-    seconds = time.monotonic() - began
-    add_pause(cache_folder() / PAUSES, Pause(widths, megabytes, seconds))
-    return Repartitioned(before, state.width, partitions, rows, seconds, predicted)
+    return Repartitioned(before, state.width, partitions, rows, measured(), pause)
+
+
+def undo(folder: Path, done: Repartitioned) -> None:
+    """Put the checkpoint before a repartition back, unless a batch ran since. Raises EnvironmentProblem."""
+    if checkpoint_state(folder).batch != checkpoint_state(done.before).batch + 1:
+        raise EnvironmentProblem(f"{folder} has batches in {done.new} partitions: it keeps them")
+    _exchange(folder, done.before)
+    shutil.rmtree(done.before, ignore_errors=True)
+
+
+class TooLong(EnvironmentProblem):
+    pass
+
+
+@contextmanager
+def _cancelled_after(spark: "SparkSession", seconds: float) -> Iterator[Callable[[], None]]:
+    """Cancel the jobs of this thread after `seconds`. Yields a function that then raises TooLong."""
+    from py4j.protocol import Py4JError
+
+    began, context, group = time.monotonic(), spark.sparkContext, f"elastream-repartition-{time.monotonic_ns()}"
+
+    def check() -> None:
+        if time.monotonic() - began >= seconds:
+            raise TooLong(f"the repartition took longer than {format_duration(seconds)}: nothing is changed")
+
+    if seconds == math.inf:
+        yield check
+        return
+
+    def cancel() -> None:
+        while not ended.wait(CANCEL_S):  # a job may begin after a cancellation
+            if time.monotonic() - began >= seconds:
+                with suppress(Py4JError):
+                    context.cancelJobGroup(group)
+
+    ended = threading.Event()
+    thread = threading.Thread(target=cancel, name="repartition-limit", daemon=True)
+    context.setJobGroup(group, "repartition the state")
+    thread.start()
+    try:
+        yield check
+    finally:
+        ended.set()
+        thread.join()
+        for name in ("spark.jobGroup.id", "spark.job.description"):
+            context.setLocalProperty(name, None)  # type: ignore[arg-type]
 
 
 def _link(source: str, target: str) -> None:

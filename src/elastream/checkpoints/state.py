@@ -22,8 +22,8 @@ from elastream.spark.worker.composition import latest_batch
 
 ROCKSDB = "RocksDBStateStoreProvider"
 PROVIDER, WIDTH = "spark.sql.streaming.stateStore.providerClass", "spark.sql.shuffle.partitions"
-# Name of the checkpoint before a repartition, beside the one after it.
-BEFORE = re.compile(r".+\.\d+-partitions")
+# Names of the copy that a repartition makes, and of the checkpoint before it.
+BESIDE = re.compile(r".+\.(repartitioning|\d+-partitions)")
 # A partition with more than this multiple of the mean is named.
 SKEWED = 2.0
 # Change logs from which loading a partition takes long, ten times Spark's default between two snapshots.
@@ -84,6 +84,10 @@ class CheckpointState:
     operators: tuple[OperatorState, ...]
 
     @property
+    def megabytes(self) -> float:
+        return math.fsum(each.bytes for each in self.operators) / 1e6
+
+    @property
     def rocksdb(self) -> bool:
         return self.provider.endswith(ROCKSDB)
 
@@ -122,7 +126,7 @@ def checkpoints_of(place: Path) -> Mapping[str, Path]:
         raise InputError(f"the checkpoints of {place} are at {address}: only local ones can be read")
     folder = place / "checkpoint"
     checkpoints = (
-        {each.name: each for each in sorted(folder.iterdir()) if is_checkpoint(each) and not BEFORE.fullmatch(each.name)}
+        {each.name: each for each in sorted(folder.iterdir()) if is_checkpoint(each) and not BESIDE.fullmatch(each.name)}
         if folder.is_dir()
         else {}
     )

@@ -106,7 +106,9 @@ def _of_document(file: Path) -> Declaration:
 
     document = load_document(file)
     cloud = None if document.cloud is None else document.cloud.build()
-    settings = RunSettings(policy=document.policy.build(), cloud=cloud, **document.settings)
+    policy = document.policy.build()
+    with document.placing():
+        settings = RunSettings(policy=policy, cloud=cloud, **document.settings)
     return Declaration(document.graph, settings, tuple(document.host_types.values()), cloud is None, document.placing)
 
 

@@ -135,7 +135,6 @@ def batch_stalled(action: Action, plan: _Plan) -> str:
 
 
 def pinned(action: Action, plan: _Plan) -> str:
-    """Refuse to remove a host where work without a known end runs."""
     why = plan.observation.pinned.get(action.host) if isinstance(action, DrainHost | ReleaseHost) else None
     return f"it must stay: {why}" if why else ""
 
@@ -188,7 +187,6 @@ def out_of_bounds(action: Action, plan: _Plan) -> str:
 
 
 def short_of_memory(action: Action, plan: _Plan) -> str:
-    """Refuse to remove a host whose state would not fit on those that remain."""
     if not isinstance(action, DrainHost | ReleaseHost) or plan.state(action.host) is not HostState.RUNNING:
         return ""
     return "" if DrainHost(action.host) in plan.granted else shortage(plan.observation, {action.host, *plan.leaving})

@@ -153,7 +153,6 @@ class Journal:
         return moved
 
     def drop_unconcluded(self, why: str) -> None:
-        """Drop an earlier controller's unfinished actions."""
         for entry in self.unconcluded:
             self.step(entry, ActionState.DROPPED, entry.history[-1][0], why)
 

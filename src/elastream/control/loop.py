@@ -12,6 +12,7 @@ from elastream.control.growth import GrowthForecast
 from elastream.control.journal import UNWRITTEN_REASON, ActionState, Entry, Journal, JournalWriter
 from elastream.control.rollback import RollBack
 from elastream.control.scaling import Scaling
+from elastream.control.width import WidthAdvice
 from elastream.core.action import Action, LeaseHost, Outcome, Status, Switch
 from elastream.core.alarm import Alarms
 from elastream.core.decision import Decision, Fault, Proposal
@@ -102,7 +103,8 @@ class Loop:
         self._limit = math.inf if limit is None else limit
         self._to_the_limit = to_the_limit
         self._header = header or describe_run(plant.context, policy=policy.name, plant="simulated", started=0.0)
-        self._extensions = (GrowthForecast(), *extensions)
+        advice = () if any(isinstance(each, WidthAdvice) for each in extensions) else (WidthAdvice(),)
+        self._extensions = (GrowthForecast(), *advice, *extensions)
         self._facts = facts
         self._with_figures = figures
         self._stopped = ""

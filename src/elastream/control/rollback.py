@@ -249,7 +249,6 @@ class Trial:
         return f"round {self.round} ({first}{more})"
 
     def elsewhere(self, rate: float, observation: Observation) -> bool:
-        """Return True if load, speeds or composition differ from those of the decision."""
         return self._other_load(rate) or self._other_speeds(observation) or self._recomposed(observation.composition)
 
     def _other_load(self, rate: float) -> bool:
@@ -361,7 +360,6 @@ class RollBack:
     # -- every observation ---------------------------------------------------------------------------------------------
 
     def observed(self, observation: Observation, under_way: Collection[Action]) -> None:
-        """Compare load, speeds, hosts and composition with those of the decisions on trial."""
         if not self._active:
             return
         rate = source_sum(observation, Metric.ARRIVAL_RATE)
@@ -568,7 +566,6 @@ class RollBack:
     # -- refusals ------------------------------------------------------------------------------------------------------
 
     def refusal(self, action: Action, observation: Observation) -> str:
-        """Return why `action` is refused because it was undone, or ""."""
         key = refusal_key(action)
         if key not in self._refusals or not has_effect(action, observation):
             return ""

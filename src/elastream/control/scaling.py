@@ -110,7 +110,6 @@ def _part(factor: float, hosts: int) -> int:
 
 
 def takes_away(action: Action, observation: Observation) -> TypeGuard[DrainHost | ReleaseHost]:
-    """Return True if `action` removes a working or starting host."""
     lease = observation.leases.get(action.host) if isinstance(action, DrainHost | ReleaseHost) else None
     return lease is not None and lease.state in (HostState.REQUESTED, HostState.STARTING, HostState.RUNNING)
 
@@ -258,7 +257,6 @@ class BudgetAccount:
         return self._between(self._leases.values(), self._start(now), now)
 
     def refusal(self, action: LeaseHost, observation: Observation, granted: Sequence[Action]) -> str:
-        """Return why the budget forbids `action` besides those granted, or ""."""
         now, types = observation.time, observation.context.host_types
         requests = [each for each in granted if isinstance(each, LeaseHost)]
         new = [Lease(each.host, types[each.type], now) for each in (*requests, action) if each.type in types]

@@ -549,6 +549,35 @@ class MoveTask(Action):
         return at >= 0 and observation.hosts.ids[at] == self.host
 
 
+@dataclass(frozen=True, slots=True)
+class Repartition(Action):
+    """Give the state of all keyed operators `partitions` partitions. The queries stop meanwhile."""
+
+    relieves: ClassVar[bool] = False
+
+    partitions: int
+    why: str = field(default="", compare=False)
+
+    @property
+    def subject(self) -> Key:
+        return ("width",)
+
+    def describe(self) -> str:
+        return f"repartition the state to {self.partitions}"
+
+    def unsupported(self, context: Context) -> str:
+        if self.partitions < 1:
+            return f"{self.partitions} state partitions: at least 1 is needed"
+        return "" if context.partitions else "there is no state to repartition"
+
+    def in_force(self, observation: Observation) -> bool:
+        counts = observation.context.partitions.values()
+        return bool(counts) and all(count == self.partitions for count in counts)
+
+    def already_in_force(self, observation: Observation) -> str:
+        return f"the state has {self.partitions} partitions already" if self.in_force(observation) else ""
+
+
 # -- hosts -------------------------------------------------------------------------------------------------------------
 
 
@@ -707,8 +736,8 @@ class ReleaseHost(HostAction):
 KINDS: Mapping[str, type[Action]] = {
     kind.__name__: kind
     for kind in (
-        SwitchAlternate, SwitchEdge, SetKeyTable, UpdateCode, SetParallelism, SetTokens, MoveTask, LeaseHost, RenewHost,
-        DrainHost, CancelDrain, ReleaseHost,
+        SwitchAlternate, SwitchEdge, SetKeyTable, UpdateCode, SetParallelism, SetTokens, MoveTask, Repartition, LeaseHost,
+        RenewHost, DrainHost, CancelDrain, ReleaseHost,
     )
 }  # fmt: skip
 

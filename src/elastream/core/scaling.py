@@ -3,15 +3,13 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from datetime import datetime, timedelta, tzinfo
+from datetime import tzinfo
 from typing import Any
 
+from elastream.core.cron import cron_problem, matches
 from elastream.errors import InputError
 from elastream.units import duration
 from elastream.units import price as price_of
-
-MINUTE = timedelta(minutes=1)
-FIELDS_OF_CRON = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +27,7 @@ class ScalingRules:
         catch_up: Time within which the backlog is to be processed (Flink's catch-up.duration); no host goes while it takes
             longer. 0: `threshold` does not size for the backlog.
         excluded_periods: Cron expressions of five fields. Nothing scales in a minute that one matches.
-        time_zone: Time zone of the expressions, such as `"Europe/Vienna"`. Empty: this machine's.
+        time_zone: Time zone of cron expressions, such as `"Europe/Vienna"`. Empty: this machine's.
         min_hosts: Fewest hosts, within the cloud's bounds.
         max_hosts: Most hosts, within the cloud's bounds.
         budget: Most money per time, such as `"12/h"` or `"200/d"`, for the billing time units that begin in an hour or day
@@ -102,11 +100,8 @@ class ScalingRules:
         periods = (self.excluded_periods,) if isinstance(self.excluded_periods, str) else tuple(self.excluded_periods)
         object.__setattr__(self, "excluded_periods", periods)
         for each in periods:
-            if problem := _cron_problem(each):
-                message = (
-                    f"{each!r} is no cron expression ({problem}): minute, hour, day of the month, month, day of the week"
-                )
-                raise _wrong("excluded_periods", message)
+            if problem := cron_problem(each):
+                raise _wrong("excluded_periods", problem)
         if self.time_zone:
             from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -132,17 +127,12 @@ class ScalingRules:
 
     def excluded(self, epoch: float) -> str:
         """Return the expression that excludes the minute of `epoch` (seconds since 1970), or ""."""
-        from cronsim import CronSim
+        return next((each for each in self.excluded_periods if matches(each, epoch, self._zone)), "")
 
-        # The clock on the wall, without a zone: CronSim begins each hour of a night of the change with a minute too few.
-        minute = datetime.fromtimestamp(epoch, self._zone).replace(second=0, microsecond=0, tzinfo=None, fold=0)
-        for each in self.excluded_periods:
-            try:
-                if next(CronSim(each, minute - MINUTE)) == minute:
-                    return each
-            except StopIteration:  # a date that there never is
-                continue
-        return ""
+    @property
+    def zone(self) -> tzinfo | None:
+        """Return the time zone of cron expressions; None: this machine's."""
+        return self._zone
 
     def with_pairs(self, pairs: Iterable[str]) -> "ScalingRules":
         """Return the rules with command-line pairs `KEY=VALUE`; an empty value removes a rule.
@@ -167,18 +157,6 @@ class ScalingRules:
             return replace(self, **changes)
         except InputError as error:
             raise InputError(f"--scaling: {error}") from None
-
-
-def _cron_problem(expression: str) -> str:
-    from cronsim import CronSim, CronSimError
-
-    if len(str(expression).split()) != FIELDS_OF_CRON:
-        return "it has not five fields"
-    try:
-        CronSim(expression, datetime.now())
-    except CronSimError as error:
-        return str(error)
-    return ""
 
 
 def _factor(value: object) -> float:

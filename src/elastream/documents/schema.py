@@ -5,6 +5,7 @@ from dataclasses import fields
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -100,6 +101,11 @@ class HostTypeKeys(Keys):
         return HostType(name, **rest, price=price, billing=Billing(self.btu, self.minimum))
 
 
+class RepartitionKeys(Keys):
+    when: str
+    longest_pause: Annotated[Duration, Field(gt=0)]
+
+
 def _rules() -> dict[str, Any]:
     own = dict.fromkeys(DURATIONS, Duration | None) | {
         "excluded_periods": Annotated[tuple[str, ...], BeforeValidator(_listed)]
@@ -140,6 +146,8 @@ def key_of(setting: settings.Setting, default: object) -> Any:
             kind = Literal[names]
         case settings.Flag():
             kind = bool
+        case settings.Repartitions():
+            kind = Annotated[RepartitionKeys, AfterValidator(RepartitionKeys.model_dump)]
         case settings.SparkSettings():
             kind = dict[str, str | int | float | bool]
         case settings.Text() | settings.PathOf():

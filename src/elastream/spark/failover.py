@@ -70,6 +70,8 @@ class FailoverPlan:
         self._previous_hosts = self._hosts.host_of()
         self._replan_lost_hosts()
         self._recovery.follow(tuple(self._current_successors()))
+        places = map(self._hosts.target, self._rings.even_order())
+        self._recovery.spread([each.executor for each in places if each is not None])
 
     def drain_messages(self) -> Sequence[str]:
         """Return a sentence for each loss of a busy executor since the last call."""

@@ -89,7 +89,6 @@ class RunClock:
         return time.monotonic() - self._start
 
     def sleep_until(self, time: float) -> None:
-        """Return at `time`, or at once when woken."""
         self._wake.wait(max(0.0, time - self.now()))
 
     def wake(self) -> None:
@@ -213,7 +212,6 @@ class SparkPlant(Generic[Q]):
         return outcome
 
     def switch(self, switches: Sequence[Switch]) -> tuple[Outcome, ...]:
-        """Do all possible ones of these as one new composition; return an outcome each."""
         return self._perform(switches, lambda: self.queries.switch(switches))
 
     def _perform(self, actions: Sequence[Action], do: Callable[[], tuple[Outcome, ...]]) -> tuple[Outcome, ...]:
@@ -240,7 +238,6 @@ class SparkPlant(Generic[Q]):
         self._end(self)
 
     def incidents(self) -> Sequence[str]:
-        """Return the losses of executors and the failures of queries since the last call."""
         losses = () if self.failover is None else self.failover.drain_messages()
         return (*self.reconciler.drain_messages(), *losses, *self.queries.incidents())
 
@@ -384,7 +381,6 @@ class SparkPlant(Generic[Q]):
         )
 
     def _measured(self, leases: Mapping[str, Lease]) -> Mapping[str, HostUsage]:
-        """Return the provider's measurements, without CPU times that include others' tasks."""
         measured = self.hosts.provider.measure()
         shared = {name for name in leases if self.hosts.shared(name)}
         return {name: replace(each, cpu_seconds=None) if name in shared else each for name, each in measured.items()}

@@ -141,7 +141,6 @@ class Reconciler:
         self._thread.start()
 
     def wake(self) -> None:
-        """Look at once: there is something to do."""
         self._woken.set()
 
     def close(self) -> None:
@@ -162,7 +161,6 @@ class Reconciler:
         return {task: host_of[at.executor] for task, at in self._placing.where().items() if at.executor in host_of}
 
     def placements(self) -> dict[TaskId, str]:
-        """Return the host of each task, counting running migrations as done."""
         return self.locations() | dict(self._placing.targets())
 
     def empty(self, host: str) -> None:
@@ -250,7 +248,6 @@ class Reconciler:
             self._alarms.sound("moves", message, error)
 
     def step(self) -> float:
-        """Do what is due; return the seconds until the next pass."""
         now, spent = self._clock(), self._driver.cpu_seconds()
         due = now >= self._next_look
         waiting = {task.operator for task in self._placing.targets()}

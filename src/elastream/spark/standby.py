@@ -69,7 +69,6 @@ class WarmStandby:
         self._faults = faults
 
     def close(self) -> None:
-        """Drop all replicas."""
         stages, self._stages, self._reports = self._stages, {}, ()
         try:
             for _, each in stages.values():

@@ -63,8 +63,10 @@ from elastream.spark.placement.placing import Placing
 from elastream.spark.plant import PlantLimits, RunClock, SparkPlant
 from elastream.spark.queries.compiled import CompiledQueries
 from elastream.spark.queries.compiler import start_queries
+from elastream.spark.queries.damage import complete_edges
 from elastream.spark.queries.query import QueryAccess
-from elastream.spark.queries.segments import composition_left, led_by_edges
+from elastream.spark.queries.repartitioning import Checkpoints, Repartitioning
+from elastream.spark.queries.segments import RunningSegment, composition_left, led_by_edges
 from elastream.spark.queries.updating import RunningCode
 from elastream.spark.queries.watched import SessionQueries
 from elastream.spark.reconciler import STEP_S
@@ -110,11 +112,13 @@ def start_plant(
     resumed: Resumed | None = None,
     progress: Progress = no_progress,
     bounded: int | None = None,
+    checkpoints: Checkpoints | None = None,
 ) -> SparkPlant[CompiledQueries]:
     """Start cluster, session and the queries of `graph`, or resume a run; return when the first hosts take tasks.
 
     Args:
         bounded: First hosts of a run whose queries end once they have read what is there; None for other runs.
+        checkpoints: Of a run that may repartition its state.
 
     Raises:
         ElastreamError: Any of it fails; nothing is left running.
@@ -136,19 +140,25 @@ def start_plant(
             composition = composition_left(layout, directory, composition, code.codec)
         progress("starting the queries")
         pace = pace_of(settings.latency, layout) if settings.batch is None else float(settings.batch)
-        running = start_queries(
-            on.spark,
-            layout,
-            directory,
-            composition,
-            state_partitions=on.partitions,
-            batch_seconds=pace,
-            interval=pace,
-            consistency=consistency,
-            retention=float(settings.retention),
-            bounded=bounded is not None,
-            codec=code.codec,
-        )
+
+        def start(composition: Composition, partitions: int) -> tuple[RunningSegment, ...]:
+            complete_edges(layout, directory)
+            return start_queries(
+                on.spark,
+                layout,
+                directory,
+                composition,
+                state_partitions=partitions,
+                batch_seconds=pace,
+                interval=pace,
+                consistency=consistency,
+                retention=float(settings.retention),
+                bounded=bounded is not None,
+                codec=code.codec,
+            )
+
+        on.spread()
+        running = start(composition, on.partitions)
         queries = CompiledQueries(
             on.instruments,
             layout,
@@ -159,6 +169,7 @@ def start_plant(
             tables=table_publisher(graph, directory),
             left_out=LeftOutCounts(layout, directory),
             code=code,
+            repartitioning=None if checkpoints is None else Repartitioning(on.spark, checkpoints, start),
         )
         return on.plant(queries, settings)
 
@@ -169,12 +180,12 @@ def start_beside(
     """Start cluster and session, and let `start` begin its own queries on them; they run as written."""
     with _session_on_hosts("queries", directory, settings, None, None, no_progress) as on:
         on.spark.conf.set("spark.sql.shuffle.partitions", str(on.partitions))
+        on.spread()
         start(on.spark)
         return on.plant(SessionQueries(on.instruments, target_latency=settings.latency), settings)
 
 
 def cloud_of(settings: RunSettings) -> Cloud:
-    """Return the cloud of a run: that of `settings`, or this process."""
     cloud = settings.cloud or InProcess()
     if isinstance(cloud, InProcess) and (session := open_in_process()) is not None:
         return InProcess(slots_of(session))
@@ -208,6 +219,12 @@ class _RunSession:
             self.instruments, queries, self.hosts, limits, self.clock, self.alarms, links=links, end=self._end
         )
 
+    def spread(self) -> None:
+        if (recovery := self.instruments.recovery) is not None:
+            recovery.start()
+            places = map(self.hosts.target, self.hosts.usable)
+            recovery.spread([each.executor for each in places if each is not None])
+
     def _end(self, plant: SparkPlant[Q]) -> None:
         plant.stop_acting()
         _teardown(lambda: _stop_queries(self.spark))
@@ -233,7 +250,7 @@ def _session_on_hosts(  # noqa: C901
     """Start cluster, session and first hosts, or borrow the `existing` session; end them if the body raises."""
     clock = RunClock(0.0 if resumed is None else resumed.at)
     alarms = Alarms(clock.now)
-    provider = hosts = None
+    provider = hosts = instruments = None
     leave: Callable[[], object] | None = None
     cloud, replicas = cloud_of(settings), settings.replicas
     in_process = isinstance(cloud, InProcess)
@@ -313,6 +330,8 @@ def _session_on_hosts(  # noqa: C901
             hosts.close()
         if provider is not None:
             provider.close()
+        if instruments is not None and instruments.recovery is not None:
+            _teardown(instruments.recovery.close)
         if leave is not None:
             _teardown(leave)
         raise

@@ -132,3 +132,27 @@ def test_a_query_whose_checkpoint_is_gone_begins_anew_and_that_is_said(run: RunD
     run.recording.write_text("")
     check_not_damaged(layout, run)
     assert [record.message for record in caplog.records] == [f"there is no checkpoint of {second!r}: it begins anew"]
+
+
+def test_a_repartition_of_the_writer_leaves_no_gap_in_its_edge(run, layout) -> None:
+    """A repartition is a batch without records, of which the sink hears nothing."""
+    (edge,) = (run.root / "edges").iterdir()
+    checkpoint = run.checkpoint(layout.segments[0].name)
+    for number, width in ((3, "4"), (4, "8")):
+        settings = json.dumps({"conf": {"spark.sql.shuffle.partitions": width}})
+        (checkpoint / "offsets" / str(number)).write_text(f"v1\n{settings}\n{json.dumps({'n': 40})}\n")
+    (checkpoint / "commits" / "4").write_text("v1\n{}\n")
+    check_not_damaged(layout, run)
+    assert sorted(each.name for each in edge.iterdir())[-1] == "batch=4"
+
+
+def test_a_batch_skipped_for_a_repartition_leaves_no_gap_either(run, layout) -> None:
+    checkpoint = run.checkpoint(layout.segments[0].name)
+    for number, width, read in ((3, "4", 40), (4, "4", 50), (5, "8", 40)):
+        settings = json.dumps({"conf": {"spark.sql.shuffle.partitions": width}})
+        (checkpoint / "offsets" / str(number)).write_text(f"v1\n{settings}\n{json.dumps({'n': read})}\n")
+    for number in (4, 5):
+        (checkpoint / "commits" / str(number)).write_text("v1\n{}\n")
+    check_not_damaged(layout, run)
+    (edge,) = (run.root / "edges").iterdir()
+    assert len(list(edge.iterdir())) == 6

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from elastream.core.frames import known_sum
 from elastream.core.metrics import Metric
 from elastream.core.observation import Observation
 from elastream.core.wording import counted
@@ -35,6 +36,8 @@ MORE, LEAST_GAIN = 1.5, 0.25
 HALF = 0.5
 # Seconds without further hosts after a low gain: enough for caches, skew and state on its way to change.
 REST_S = 300.0
+# Part of the cores that state partitions can fill from which their number is the limit, and not source, sink or driver.
+FILLED = 0.5
 # Multiple of its stage's mean from which the remark names the heaviest partition instead of their number.
 HEAVY = 2.0
 
@@ -76,6 +79,17 @@ def reach(observation: Observation, *, measured: bool) -> Bound | None:
         if longest > 0 and (bound is None or slot / longest < bound.cores):
             bound = Bound(slot / longest, sentence)
     return bound
+
+
+def width_binds(observation: Observation) -> str:
+    """Return why more state partitions would help late records, or ""."""
+    if not observation.late or observation.beyond_hosts or observation.coming:
+        return ""
+    bound, heavy = reach(observation, measured=False), reach(observation, measured=True)
+    busy = known_sum(observation.operators.column(Metric.BUSY_CORES))
+    if bound is None or not busy >= FILLED * bound.cores or observation.cores.of(observation.usable) < bound.cores:
+        return ""
+    return "" if heavy is None or heavy.why != bound.why else bound.why  # one heavy partition cannot be divided
 
 
 def _work(observation: Observation) -> Mapping[str, float]:

@@ -1,4 +1,4 @@
-// The driver's failover of a lost executor, within milliseconds and without Python: a SparkListener, compiled by
+// Places of state partitions when a query starts or an executor is lost, within milliseconds: a SparkListener, compiled by
 // recovery.py in Janino's Java (no lambdas, no generics). Its event comes after Spark has failed the executor's tasks; with
 // free slots they run anywhere by then. So a proxy in the scheduler's pool hears of the loss before the stages do, and
 // gives these tasks a place among the living. It is also called before slots are offered, and does the same for stages that
@@ -25,9 +25,19 @@ private int movedSubmitted; // tasks moved off these since the last call
 private static final int MAX_GONE = 64; // submitting a stage may name executors lost that long ago
 private static final long RECENT_NS = 10L * 1000L * 1000L * 1000L; // longer than submitting a stage takes
 
-/** Fail now if this Spark lacks what is used later. */
-public void begin(Object context, Object coordinator) {
+// Of plans whose operators keep state, if their input is a stream.
+private static final String STATEFUL = " Aggregate Deduplicate DeduplicateWithinWatermark Distinct FlatMapGroupsWithState"
+    + " FlatMapGroupsInPandasWithState GlobalLimit Join TransformWithState TransformWithStateInPySpark"
+    + " TransformWithStateInPandas ";
+private static final String JOIN = ",left-keyToNumValues,left-keyWithIndexToValue,right-keyToNumValues,right-keyWithIndexToValue";
+
+private java.util.Map queries; // all running streaming queries, by id
+private volatile String[] first = new String[0]; // executors over which the first batch of a query is spread, in order
+
+/** Fail now if this Spark lacks what is used later. `queries`: all running streaming queries, by id. */
+public void begin(Object context, Object coordinator, Object queries) {
     this.context = (org.apache.spark.SparkContext) context;
+    this.queries = (java.util.Map) queries;
     this.coordinator = (org.apache.spark.sql.execution.streaming.state.StateStoreCoordinatorRef) coordinator;
     client().getExecutorIds();
     waiting(java.util.Collections.singletonList("none"));
@@ -170,6 +180,78 @@ private boolean prefer(org.apache.spark.scheduler.TaskSetManager tasks, int inde
     set(tasks.tasks()[index], "preferredLocs", scala.collection.immutable.Nil$.MODULE$.$colon$colon(place));
     mark(tasks.taskSet(), stage[0]);
     return true;
+}
+
+/** Spread the first batch of each query that starts from now on over these executors (ids by commas), in their order. */
+public void spread(String executors) {
+    first = executors.length() == 0 ? new String[0] : executors.split(",");
+}
+
+/** Name the executors of a new run's state partitions, before its first batch asks the coordinator. */
+public void onOtherEvent(org.apache.spark.scheduler.SparkListenerEvent event) {
+    if (!(event instanceof org.apache.spark.sql.streaming.StreamingQueryListener.QueryStartedEvent)) return;
+    Object query =
+        queries.get(((org.apache.spark.sql.streaming.StreamingQueryListener.QueryStartedEvent) event).id());
+    try {
+        if (query != null) spreadFirst((org.apache.spark.sql.execution.streaming.runtime.StreamExecution) query);
+    } catch (Throwable thrown) { } // Spark alone spreads it
+}
+
+private void spreadFirst(org.apache.spark.sql.execution.streaming.runtime.StreamExecution query) throws Exception {
+    java.util.List living = new java.util.ArrayList();
+    for (int i = 0; i < first.length; i++) if (lives(first[i], "")) living.add(first[i]);
+    boolean[] joins = new boolean[1];
+    int count = stateful(query.analyzedPlan(), joins), partitions = width(query);
+    if (living.size() < 2 || count == 0) return;
+    StringBuilder operators = new StringBuilder();
+    for (int i = 0; i < count; i++) operators.append(i == 0 ? "" : ";").append(i).append(":default").append(joins[0] ? JOIN : "");
+    String root = new org.apache.hadoop.fs.Path(query.resolvedCheckpointRoot(), "state").toString();
+    String[] stage = {query.runId().toString(), root, operators.toString()};
+    String[] each = operators(stage);
+    for (int partition = 0; partition < partitions; partition++) {
+        // Who restarts a query may have placed it.
+        if (coordinator.getLocation(provider(stage, each[0], partition, 0)).isDefined()) continue;
+        report(stage, partition + 3, (String) living.get((int) ((long) partition * living.size() / partitions)));
+    }
+}
+
+/** Operators with state of `plan`; sets `joins` if one is a join. */
+private static int stateful(org.apache.spark.sql.catalyst.plans.logical.LogicalPlan plan, boolean[] joins) {
+    String name = plan.getClass().getSimpleName();
+    int count = plan.isStreaming() && STATEFUL.contains(" " + name + " ") ? 1 : 0;
+    if (count > 0 && name.equals("Join")) joins[0] = true;
+    scala.collection.immutable.Seq children = plan.children();
+    for (int i = 0; i < children.size(); i++)
+        count += stateful((org.apache.spark.sql.catalyst.plans.logical.LogicalPlan) children.apply(i), joins);
+    return count;
+}
+
+/** State partitions of a query: those of its newest offsets, else of its session. */
+private static int width(org.apache.spark.sql.execution.streaming.runtime.StreamExecution query) throws Exception {
+    String name = "spark.sql.shuffle.partitions";
+    org.apache.hadoop.fs.Path offsets = new org.apache.hadoop.fs.Path(query.resolvedCheckpointRoot(), "offsets");
+    org.apache.hadoop.fs.FileSystem files =
+        offsets.getFileSystem(query.sparkSession().sparkContext().hadoopConfiguration());
+    long newest = -1L;
+    if (files.exists(offsets)) {
+        org.apache.hadoop.fs.FileStatus[] all = files.listStatus(offsets);
+        for (int i = 0; i < all.length; i++)
+            if (all[i].getPath().getName().matches("[0-9]+"))
+                newest = Math.max(newest, Long.parseLong(all[i].getPath().getName()));
+    }
+    if (newest >= 0L) {
+        java.io.BufferedReader reader = new java.io.BufferedReader(new java.io.InputStreamReader(
+            files.open(new org.apache.hadoop.fs.Path(offsets, "" + newest)), "UTF-8"));
+        try {
+            reader.readLine();
+            java.util.regex.Matcher found =
+                java.util.regex.Pattern.compile("\"" + name + "\":\"([0-9]+)\"").matcher(reader.readLine());
+            if (found.find()) return Integer.parseInt(found.group(1));
+        } finally {
+            reader.close();
+        }
+    }
+    return Integer.parseInt(query.sparkSessionForStream().conf().get(name));
 }
 
 /**

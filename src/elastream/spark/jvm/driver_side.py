@@ -45,6 +45,23 @@ def java_queries(spark: SparkSession) -> Java:
     return java_session(spark).sharedState().activeStreamingQueries()
 
 
+def field_of(instance: Java, name: str) -> Java:
+    """Return the private field `name` of an object of the JVM. Raises KeyError."""
+    kind = instance.getClass()
+    while kind is not None:
+        for field in kind.getDeclaredFields():
+            if str(field.getName()) == name:
+                field.setAccessible(True)
+                return field.get(instance)
+        kind = kind.getSuperclass()
+    raise KeyError(name)
+
+
+def module_of(jvm: Java, name: str) -> Java:
+    """Return the Scala object of class `name`."""
+    return jvm.java.lang.Class.forName(name).getField("MODULE$").get(None)
+
+
 def why_in_java(error: BaseException) -> str:
     """Return the message of a JVM exception in one line, without what py4j and Kubernetes' client add."""
     match = re.search(r"^: [\w.$]+: (.+)$", str(error), re.MULTILINE)

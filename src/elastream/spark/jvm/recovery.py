@@ -1,4 +1,4 @@
-"""Failover of state partitions in the driver's JVM (`Recovery.java`), the moment an executor is lost.
+"""Places of state partitions in the driver's JVM (`Recovery.java`), when a query starts or an executor is lost.
 
 Python would notice a second later, with a batch waiting. So the JVM gets the successors beforehand.
 """
@@ -10,7 +10,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from elastream.errors import EnvironmentProblem, first_line
-from elastream.spark.jvm.driver_side import HERE, DriverSide, java_session
+from elastream.spark.jvm.driver_side import HERE, DriverSide, java_queries, java_session
 from elastream.spark.jvm.state_partitions import StatefulStage
 
 
@@ -39,14 +39,23 @@ class Recovery(DriverSide):
 
     def __init__(self, spark: SparkSession) -> None:
         super().__init__(spark, HERE / "Recovery.java", "org.apache.spark.scheduler.SparkListener")
-        self._sent = ""
+        self._sent, self._spread, self._listens = "", "", False
         try:
-            self._object.begin(self.context, java_session(spark).streams().stateStoreCoordinator())
+            coordinator = java_session(spark).streams().stateStoreCoordinator()
+            self._object.begin(self.context, coordinator, java_queries(spark))
         except (Py4JError, TypeError) as error:
             raise EnvironmentProblem(f"this Spark does not tell of lost executors: {first_line(error)}") from error
 
     def start(self) -> None:
-        self._object.listen()
+        if not self._listens:
+            self._listens = True
+            self._object.listen()
+
+    def spread(self, executors: Sequence[str]) -> None:
+        """Spread first batches of later queries over `executors`, in their order."""
+        if (named := ",".join(executors)) != self._spread:
+            self._object.spread(named)
+            self._spread = named
 
     def follow(self, stages: Sequence[StageSuccessors]) -> None:
         """Replace all partitions and their successors, by a call only on a change."""
@@ -64,6 +73,7 @@ class Recovery(DriverSide):
         return bool(self.context.isStopped())
 
     def close(self) -> None:
+        self._listens = False
         self._object.end()
 
 

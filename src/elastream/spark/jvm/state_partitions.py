@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from elastream.errors import EnvironmentProblem
-from elastream.spark.jvm.driver_side import DriverSide, Java, java_queries, java_session, jvm_of
+from elastream.spark.jvm.driver_side import DriverSide, Java, field_of, java_queries, java_session, jvm_of, module_of
 from elastream.spark.jvm.executors import Location
 from elastream.spark.jvm.releases import further_arguments
 
@@ -140,7 +140,7 @@ class StateOpener:
         where = state.checkpointLocation(), state.queryRunId(), state.operatorId()
         # Spark's operators use this method, which makes tasks forget their store. A store left in a thread would be used
         # by the next task there that opens none for reading.
-        operations = _module(jvm, "org.apache.spark.sql.execution.streaming.state.package$")
+        operations = module_of(jvm, "org.apache.spark.sql.execution.streaming.state.package$")
         opening = operations.StateStoreOps(
             context._jsc.sc().makeRDD(jvm.PythonUtils.toSeq(rows), anything), anything
         ).mapPartitionsWithReadStateStore(
@@ -149,7 +149,7 @@ class StateOpener:
             session.sessionState(),
             jvm.scala.Option.empty(),  # with a coordinator the task would prefer the executor that holds the partition
             self.store["useColumnFamilies"],
-            _module(jvm, "scala.collection.immutable.Map$").empty(),
+            module_of(jvm, "scala.collection.immutable.Map$").empty(),
             _reads_nothing(gateway),
             anything,
         )
@@ -171,7 +171,7 @@ def find_opener(spark: SparkSession, execution: Java, operator: int, partitions:
         node, rdd = _opened(spark, execution, operator)
         if node is None:
             return None
-        store = {name: _field(rdd, name) for name in STORE_FIELDS}
+        store = {name: field_of(rdd, name) for name in STORE_FIELDS}
         # Stores with several values per key, or with named versions, open in another way.
         if store.pop("useMultipleValuesPerKey") or store.pop("uniqueId").isDefined():
             return None
@@ -226,28 +226,13 @@ def _nodes(plan: Java) -> Iterator[Java]:
         yield from _nodes(children.apply(position))
 
 
-def _field(instance: Java, name: str) -> Java:
-    kind = instance.getClass()
-    while kind is not None:
-        for field in kind.getDeclaredFields():
-            if str(field.getName()) == name:
-                field.setAccessible(True)
-                return field.get(instance)
-        kind = kind.getSuperclass()
-    raise KeyError(name)
-
-
-def _module(jvm: Java, name: str) -> Java:
-    return jvm.java.lang.Class.forName(name).getField("MODULE$").get(None)
-
-
 def _reads_nothing(gateway: Java) -> Java:
     """Return a serializable Scala function of two arguments that returns an empty iterator."""
     jvm: Java = gateway.jvm
     empty = jvm.PythonUtils.toSeq([]).toIndexedSeq().view().iterator()
     answer = gateway.new_array(jvm.java.lang.Object, 1)
-    answer[0] = _module(jvm, "scala.collection.immutable.Map$").empty().withDefaultValue(empty)
-    functions = _module(jvm, "scala.Function$")
+    answer[0] = module_of(jvm, "scala.collection.immutable.Map$").empty().withDefaultValue(empty)
+    functions = module_of(jvm, "scala.Function$")
     # Four methods of this name differ only in return type: a call by name may reach any of them, depending on the JVM.
     (untupled,) = (
         each

@@ -49,7 +49,6 @@ class PreloadThreads:
         self._threads: list[AlarmedThread] = []
 
     def put(self, load: StatePreload) -> None:
-        """Queue a preload; it starts when a thread is free."""
         self._waiting.put(load)
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         if len(self._threads) < PRELOAD_THREADS:
@@ -184,7 +183,6 @@ class Placing:
         )
 
     def pin(self, hosts: Mapping[TaskId, str], why: str = "") -> None:
-        """Plan tasks where they are, as one version of the plan."""
         self.plan.publish(hosts, at=self._clock(), why=why)
 
     def move_all(self, hosts: Mapping[TaskId, str], why: str = "", *, there: Collection[TaskId] = ()) -> None:
@@ -246,7 +244,6 @@ class Placing:
                     self._flip(each)
 
     def close(self) -> None:
-        """Start no further preload; do not wait for a running one."""
         self._loaders.close()
 
     # -- steps, under the lock -----------------------------------------------------------------------------------------
@@ -425,6 +422,10 @@ class Rings:
             return () if ring is None else ring.successors(at, len(ring))
         owner = ring.owner(task.index / self._placing.partitions[task.operator])
         return (owner, *ring.successors(owner, len(ring)))
+
+    def even_order(self) -> Sequence[str]:
+        ring = self._even()
+        return () if ring is None else ring.nodes
 
     def _even(self) -> Ring | None:
         zones = {host: self._zone(host) for host in self._usable()}

@@ -8,6 +8,7 @@ from pathlib import Path
 from elastream.core.action import (
     ActionTable,
     Outcome,
+    Repartition,
     SetKeyTable,
     SetParallelism,
     Status,
@@ -30,6 +31,7 @@ from elastream.dataflow.windows import WindowKind
 from elastream.errors import ElastreamError
 from elastream.spark.queries.compiled_frames import Telemetry
 from elastream.spark.queries.query import Query, QueryAccess, largest_lag, stalled
+from elastream.spark.queries.repartitioning import Repartitioning
 from elastream.spark.queries.segments import RunningSegment, scalable_operators
 from elastream.spark.queries.switching import Switching, TablesInUse, UpdateTracker
 from elastream.spark.queries.updating import RunningCode
@@ -86,6 +88,7 @@ class CompiledQueries:
         consistency: As at the start of the queries.
         left_out: Counts of left-out records; None if operators may not leave out any.
         code: Versions of the operators' code; None if it cannot be updated.
+        repartitioning: Changes the number of state partitions; None if the run may not.
 
     Attributes:
         telemetry: Reports of the queries, for tests and benchmarks.
@@ -104,7 +107,9 @@ class CompiledQueries:
         tables: TablesInUse | None = None,
         left_out: LeftOutCounts | None = None,
         code: RunningCode | None = None,
+        repartitioning: Repartitioning | None = None,
     ) -> None:
+        self._target, self._start, self._repartitioning = target_latency, layout, repartitioning
         self.caught_up: Callable[[CompiledQueries], object] | None = None
         self.running = tuple(running)
         self._speeds = access.speeds
@@ -113,13 +118,14 @@ class CompiledQueries:
         self.live = tuple(_followed(access, each) for each in running)
         self._scalings = Counter(dict.fromkeys(self.scalable, 0))
         self._run_ids = {each.query.runId for each in running}
-        self.telemetry = Telemetry(layout, running, {query.name: query.batches for query in self.live}, target_latency)
+        self.telemetry = self._reports()
         self._switching = Switching(layout, running, consistency, tables=tables, code=code, changed=self._requested)
         self._updates = UpdateTracker(layout, running, self.telemetry.queues, self._switching.ran)
         self._code = code
         self._signals = DomainSignals(layout.graph)
         self._left_out = left_out
         self._epoch = time.time()
+        self._unreported: Sequence[MicroBatch] = ()
 
     @property
     def layout(self) -> Layout:
@@ -132,7 +138,6 @@ class CompiledQueries:
 
     @property
     def effective(self) -> Mapping[str, Composition]:
-        """Composition of the last committed batch, by segment."""
         return self._switching.effective
 
     @property
@@ -157,7 +162,8 @@ class CompiledQueries:
         self.telemetry.metered([row for meter in meters for row in meter.drain()])
         self._signals.add_parts(row for meter in meters for row in meter.drain_signals())
         self._signals.committed(fresh, wall - now)
-        return [self._described(batch, wall - now) for batch in fresh]
+        before, self._unreported = self._unreported, ()
+        return [*before, *(self._described(batch, wall - now) for batch in fresh)]
 
     def operators(self, wall: float, loads: Mapping[str, PartitionLoads], cores: float, used: float) -> Frame:
         further: dict[Metric, Mapping[str, float]] = {Metric.SCALINGS: self._scalings, **state_columns(loads)}
@@ -199,6 +205,32 @@ class CompiledQueries:
         for kind in (SwitchAlternate, SwitchEdge, SetKeyTable, UpdateCode):
             table.on(kind, lambda action: self.switch([action])[0])
         table.answer(SetParallelism, self._scale)
+        if self._repartitioning is None:
+            table.refuse(Repartition, "the run has no setting `repartition`")
+        else:
+            table.answer(Repartition, self._repartition)
+
+    def _repartition(self, action: Repartition) -> tuple[Status, str]:
+        assert self._repartitioning is not None
+        if refusal := self._switching.unsettled or self._repartitioning.refusal(action):
+            return Status.REFUSED, refusal
+        running, status, reason = self._repartitioning.apply(action, self.running, self.composition, self._partitions)
+        self._partitions = action.partitions if status is Status.DONE else self._partitions
+        self._restarted(running)
+        return status, reason
+
+    def _restarted(self, running: Sequence[RunningSegment]) -> None:
+        wall = time.time()
+        self._unreported = self.look(wall - self._epoch, wall)  # the last batches before
+        self.running = tuple(running)
+        for query, each in zip(self.live, running, strict=True):
+            query.run(each.query.runId)
+        self.telemetry = self._reports().after(self.telemetry)
+        self._switching.restarted(running)
+        self._updates.restarted(running, self.telemetry.queues)
+
+    def _reports(self) -> Telemetry:
+        return Telemetry(self._start, self.running, {query.name: query.batches for query in self.live}, self._target)
 
     def _scale(self, action: SetParallelism) -> tuple[Status, str]:
         operator = action.operator
@@ -267,7 +299,6 @@ class CompiledQueries:
         }
 
     def committed_records(self) -> Mapping[str, tuple[Path, int]]:
-        """Return the control folder and the number of committed records of each shaped source."""
         return {
             source: (control, int(count))
             for each in self.running

@@ -95,7 +95,6 @@ class Latencies:
                     self._batches[name][number] = self._completed(running, each)
 
     def stepped(self) -> None:
-        """Forget what was dated before the clock was set."""
         for batches in self._batches.values():
             for number, each in batches.items():
                 batches[number] = BatchMoments(each.batch, ())
@@ -229,12 +228,10 @@ Span: TypeAlias = tuple[float, float]
 
 
 def spans_of(moments: Moments, until: float) -> list[Span]:
-    """Return the seconds from `moments` until epoch second `until`."""
     return [(max(0.0, until - at), weight) for at, weight in moments]
 
 
 def columns_of(spans: Sequence[Span]) -> tuple[Floats, Floats]:
-    """Return seconds and weights of `spans` as columns."""
     table = np.array(spans, dtype=np.float64).reshape(-1, 2)
     return table[:, 0], table[:, 1]
 
@@ -291,6 +288,10 @@ class Telemetry:
         self.rows = sum(int(self._start_of(source).get("n", 0)) for source in self._sources)
         self.longest = 0.0
 
+    def after(self, before: "Telemetry") -> "Telemetry":
+        self.longest, self._alternates = before.longest, before._alternates
+        return self
+
     def add_batches(self, fresh: Sequence[Batch], now: float) -> None:
         """Add new batches, and measure backlogs at epoch second `now`."""
         self.batches += len(fresh)
@@ -311,7 +312,6 @@ class Telemetry:
             queue.shift(seconds)
 
     def updated(self, version: int, digit: Digit | None, changed: Mapping[str, Iterable[str]]) -> None:
-        """Note that a version of the code changes alternates, by operator."""
         self._alternates.forget(version, digit, changed)
 
     @property
@@ -420,7 +420,6 @@ class Telemetry:
         )
 
     def alternates(self, now: float, stretch: float = 1.0) -> Frame:
-        """Return a row per alternate that has run: its own cost and selectivity."""
         window = [batch for batches in self._window(now).values() for batch in batches]
         self._alternates.add_rows(
             (batch.end, row) for batch in window for row in self._meter.get((batch.query, batch.id), ())

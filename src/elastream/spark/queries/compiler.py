@@ -210,7 +210,6 @@ class _Compiler:
         self.branches = branches_of(self.spark).of_query(self._code_of) if switchable else None
 
     def start(self, plan: SegmentPlan, edges: dict[Edge, StructType], interval: float, bounded: bool) -> RunningSegment:
-        """Start the query of `plan`; add to `edges` the schemas of durable edges."""
         forget_uncommitted(self.common.directory.left_out(self.segment.name), latest_batch(self.checkpoint, "commits"))
         self._announce()
         frames, part = self._inlet_frames(edges), plan.before

@@ -5,7 +5,7 @@ A reader of a durable edge whose files are lost would take new records for those
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -18,11 +18,14 @@ from elastream.recording.directory import RunDirectory
 from elastream.recording.paths import AnyPath, names_in
 from elastream.spark.dataflow.edge_log import EdgeLog
 from elastream.spark.dataflow.edges import edge_name
+from elastream.spark.dataflow.sinks import skip_batch
 from elastream.spark.queries.segments import committed_offsets
 from elastream.spark.worker.composition import latest_batch, read_request
 
 # File in a checkpoint that names its query.
 METADATA = "metadata"
+# Setting in the offsets of a batch: its number of state partitions.
+WIDTH = "spark.sql.shuffle.partitions"
 log = logging.getLogger(__name__)
 
 
@@ -42,6 +45,7 @@ def check_not_damaged(layout: Layout, directory: RunDirectory) -> None:
     it would take rewritten records for earlier ones.
     """
     read_request(directory.wanted)
+    complete_edges(layout, directory)
     progress = {each.name: _progress_of(directory, each.name) for each in layout.segments}
     for query, at in progress.items():
         if at == NOWHERE and any(each.committed >= 0 for each in progress.values()):
@@ -54,6 +58,28 @@ def check_not_damaged(layout: Layout, directory: RunDirectory) -> None:
                 read = progress[segment.name].read_of_edge.get(edge_name(edge), 0)
                 if wrong := _lost(folder, read, segment.name, writer, progress[writer]):
                     raise _damaged(directory, f"{folder} {wrong}")
+
+
+def complete_edges(layout: Layout, directory: RunDirectory) -> None:
+    """Write the empty batches that a repartition left out of durable edges."""
+    for segment in layout.segments:
+        for edge in segment.inputs:
+            if edge.durable == "parquet":
+                writer = next(each.name for each in layout.segments if edge.source in each.operators)
+                for batch in _without_records(directory.checkpoint(writer)):
+                    skip_batch(directory.edge(edge.source, edge.target), batch)
+
+
+def _without_records(checkpoint: AnyPath) -> Sequence[int]:
+    newest = latest_batch(checkpoint, "commits")
+    try:
+        before, now = ((checkpoint / "offsets" / str(batch)).read_text().splitlines() for batch in (newest - 1, newest))
+        widths = [json.loads(lines[1]).get("conf", {}).get(WIDTH) for lines in (before, now)]
+    except (OSError, ValueError, IndexError, AttributeError):
+        return ()
+    if widths[0] == widths[1]:
+        return ()
+    return (newest,) if before[2:] == now[2:] else (newest - 1, newest)
 
 
 def _lost(folder: AnyPath, read: int, reader: str, writer: str, wrote: QueryProgress) -> str:

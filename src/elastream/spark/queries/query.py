@@ -158,7 +158,6 @@ class Query:
             self.runs += 1
 
     def end(self) -> None:
-        """Note that the run ended; the query may restart."""
         for operator in self.operators:
             self._with.placing.detach(operator)
         if self._with.traffic is not None:
@@ -174,7 +173,6 @@ class Query:
         return cause_of_failure(str(error.get().getMessage()))
 
     def look(self) -> tuple[Batch, ...]:
-        """Read new progress; return the batches that ended since the last call."""
         if self._execution is None:
             id = jvm_of(self._with.spark).java.util.UUID.fromString(self.id)
             if (execution := java_queries(self._with.spark).get(id)) is None:

@@ -106,7 +106,6 @@ def newest_version(layout: Layout, directory: RunDirectory) -> int:
 
 
 def widths_of(layout: Layout, composition: Composition) -> Mapping[str, int]:
-    """Return the most tasks of a batch, by source or durable edge."""
     widths = {source.name: composition.parallelism.get(source.name, 1) for source in layout.graph.sources}
     for segment in layout.segments:
         widths |= {edge_name(edge): edge_width(segment, edge, composition) for edge in segment.inputs}

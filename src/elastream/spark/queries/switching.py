@@ -166,6 +166,17 @@ class Switching:
             composition = self._versions.get(ran.version)
         return composition or self._running[0].codec.decode(ran.code, ran.version)
 
+    @property
+    def unsettled(self) -> str:
+        """Why the queries may not stop: a switch waits; or ""."""
+        return "" if self._draining is None else "a switch waits until the queries are drained"
+
+    def restarted(self, running: Sequence[RunningSegment]) -> None:
+        with self._lock:
+            self._running, self._segment = tuple(running), {each.segment.name: each for each in running}
+            self._written = running[0].began
+            self._remember(self._written)
+
     def settle(self) -> bool:
         """Advance a drain; return True while one runs. Raises as `switch` does."""
         with self._lock:
@@ -318,7 +329,6 @@ class UpdateTracker:
         self._last = dict.fromkeys(self._running, -1)
 
     def requested(self, at: float, before: Composition, after: Composition) -> None:
-        """Begin an update, unless it changes parallelism alone."""
         if changed := changed_operators(self._layout.graph, before, after):
             queries = frozenset(self._layout.stage_of[name].segment for name in changed)
             self._updates[after.version] = _PendingUpdate(Update(after.version, at), queries, set(queries))
@@ -335,6 +345,9 @@ class UpdateTracker:
             waiting = self._waiting[name]
             while waiting and self._upstream_followed(waiting[0]):
                 self._follow(waiting.popleft())
+
+    def restarted(self, running: Sequence[RunningSegment], queues: Mapping[Edge, EdgeLog]) -> None:
+        self._running, self._queues = {each.segment.name: each for each in running}, queues
 
     def updates(self, epoch: float = 0.0) -> tuple[Update, ...]:
         """Return the newest updates, oldest first, on a clock that began at `epoch`."""

@@ -55,7 +55,6 @@ class RunningCode:
             self._publish_repairs()
 
     def layout(self, version: int) -> Layout:
-        """Return the dataflow with the alternates of a version."""
         if version not in self._layouts:
             graph = self._layouts[0].graph
             self._layouts[version] = lay_out(with_code(graph, loaded(self._log, version)))
@@ -75,7 +74,6 @@ class RunningCode:
         return ""
 
     def changed(self, before: int, after: int) -> Mapping[str, frozenset[str]]:
-        """Return the alternates by operator whose code differs between two versions."""
         versions = self._log.versions
         if not versions:
             return {}
@@ -86,7 +84,6 @@ class RunningCode:
         }
 
     def forget(self, before: int) -> None:
-        """Remove workers' copies before version `before`."""
         if before > self._forgotten:
             forget_code(self._directory.code_in_use, before)
             self._forgotten = before
@@ -107,7 +104,6 @@ class RunningCode:
 
 
 def _repaired(log: CodeLog, version: int) -> Code:
-    """Return the code of a version with the functions of later repairs."""
     code = dict(loaded(log, version))
     for repair in [each.version for each in log.versions[version + 1 :] if each.repairs]:
         for name, later in loaded(log, repair).items():
@@ -142,7 +138,6 @@ def with_first_code(graph: Graph, directory: RunDirectory) -> Graph:
 
 
 def with_newest_code(graph: Graph, directory: RunDirectory) -> Graph:
-    """Return `graph` with the newest code of a run."""
     log = CodeLog(directory)
     return with_code(graph, loaded(log, len(log.versions) - 1)) if len(log.versions) > 1 else graph
 

@@ -112,7 +112,6 @@ class SessionQueries:
         return layout_of(tuple((query.name, query.operators) for query in self.live))
 
     def look(self, now: float, wall: float) -> Sequence[MicroBatch]:
-        """Detect running queries, and fetch their new batches."""
         self._find(now)
         fresh = [batch for query in self.live for batch in query.look()]
         self._batches += len(fresh)

@@ -85,7 +85,6 @@ class SourceProgress:
     waiting_records: WaitingRecords = ()
 
     def shifted(self, seconds: float) -> "SourceProgress":
-        """Return the progress as a clock set forward by `seconds` would have dated it."""
         waiting_records = tuple((at + seconds, count) for at, count in self.waiting_records)
         return replace(self, waiting=self.waiting + seconds, waiting_records=waiting_records)
 
@@ -120,7 +119,6 @@ class Batch:
         return self.start + self.seconds
 
     def shifted(self, seconds: float) -> "Batch":
-        """Return the batch as a clock set forward by `seconds` would have dated it."""
         sources = tuple(each.shifted(seconds) for each in self.sources)
         return replace(self, start=self.start + seconds, since=self.since + seconds, sources=sources)
 

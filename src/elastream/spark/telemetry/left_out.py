@@ -51,7 +51,6 @@ class LeftOutCounts:
         return {} if self._log is None else {name: float(self._log.counts.get(name, 0)) for name in self._names}
 
     def committed(self, newest: Mapping[str, int]) -> None:
-        """Add all batches up to the `newest` committed one of each query."""
         for segment in self._folders:
             if segment in newest:
                 self._take(segment, newest[segment])

@@ -172,7 +172,6 @@ class StoredState(NamedTuple):
     off_heap: float = 0.0  # MB
 
     def plus(self, rows: float, megabytes: float, *, heap: bool) -> "StoredState":
-        """Return the sum with another operator's state."""
         total = rows if math.isnan(self.rows) else self.rows + rows
         return StoredState(total, self.heap + megabytes * heap, self.off_heap + megabytes * (not heap))
 

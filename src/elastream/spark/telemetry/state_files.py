@@ -86,7 +86,6 @@ class StateSizes:
         self._version, self._not_before = 0, 0.0
 
     def look(self, batch: int) -> None:
-        """Read the files up to `batch`, the newest committed one."""
         began = time.monotonic()
         if batch < self._version or began < self._not_before:
             return

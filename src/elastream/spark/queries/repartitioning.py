@@ -1,0 +1,104 @@
+"""Repartition of a run's state, in the loop's thread: meanwhile there is nothing to observe or to control."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import SparkSession
+
+from elastream.core.action import Repartition, Status
+from elastream.core.observation import Composition
+from elastream.errors import ElastreamError, EnvironmentProblem, in_one_line
+from elastream.spark.jvm.ending import end_after_batch
+from elastream.spark.queries.segments import RunningSegment
+
+log = logging.getLogger(__name__)
+
+# A run of W partitions gets V. Rows are exact in every state.
+#
+# | state | event | next | a kill now: `--resume` goes on with |
+# | --- | --- | --- | --- |
+# | running W | no minute of the window, too long a pause predicted, a switch drains | running W | W |
+# | running W | else | ending | W |
+# | ending | each query has committed its batch | stopped | W |
+# | ending | that takes too long | starting W | W; a batch that is cut off is replayed |
+# | ending | a query fails | failed | W |
+# | stopped | a checkpoint has V | stopped | W or V for each query |
+# | stopped | all have V, and the manifest says so | starting V | V |
+# | stopped | one cannot get V, or it takes too long | undoing | W or V for each query |
+# | starting V | all queries run | running V | V |
+# | starting V | a query does not start, and none ran a batch | undoing | V |
+# | starting V | a query does not start, and one ran a batch | failed | V |
+# | undoing | all have W again | starting W | W |
+# | starting W | all queries run | running W | W |
+# | starting W | a query does not start | failed | W |
+
+Start: TypeAlias = Callable[[Composition, int], tuple[RunningSegment, ...]]
+"""Starts the queries of a run, with so many state partitions."""
+
+
+class Change(Protocol):
+    def undo(self) -> None:
+        """Raise ElastreamError if a batch ran with it."""
+
+    def keep(self) -> None: ...
+
+
+class Checkpoints(Protocol):
+    @property
+    def longest_pause(self) -> float: ...
+
+    def refusal(self, action: Repartition) -> str:
+        """Return why a repartition may not begin now, or ""."""
+
+    def change(self, spark: SparkSession, checkpoint: Path, partitions: int, seconds: float) -> Change | None:
+        """Change one within `seconds`; return None if there is nothing to change. Raises ElastreamError."""
+
+    def changed(self, partitions: int) -> None: ...
+
+
+class Repartitioning:
+    def __init__(self, spark: SparkSession, checkpoints: Checkpoints, start: Start) -> None:
+        self._spark, self._checkpoints, self.start = spark, checkpoints, start
+
+    def refusal(self, action: Repartition) -> str:
+        return self._checkpoints.refusal(action)
+
+    def apply(
+        self, action: Repartition, running: Sequence[RunningSegment], composition: Composition, before: int
+    ) -> tuple[tuple[RunningSegment, ...], Status, str]:
+        """Return the queries that run now, and the outcome. Raises ElastreamError if nothing runs any more."""
+        began, changes = time.monotonic(), list[Change]()
+        until = began + self._checkpoints.longest_pause
+        try:
+            self._stop(running, until)
+            for each in running:
+                checkpoint = Path(str(each.checkpoint))
+                left = until - time.monotonic()
+                if (change := self._checkpoints.change(self._spark, checkpoint, action.partitions, left)) is not None:
+                    changes.append(change)
+            self._checkpoints.changed(action.partitions)
+            started = self.start(composition, action.partitions)
+        except StreamingQueryException:
+            raise
+        except (ElastreamError, PySparkException, OSError) as error:
+            log.warning("the state keeps %d partitions", before, exc_info=True)
+            for change in reversed(changes):
+                change.undo()
+            self._checkpoints.changed(before)
+            return self.start(composition, before), Status.FAILED, in_one_line(error)
+        for change in changes:
+            change.keep()
+        log.info("the state has %d partitions, %d before", action.partitions, before)
+        return started, Status.DONE, f"paused for {time.monotonic() - began:.1f} s"
+
+    def _stop(self, running: Sequence[RunningSegment], until: float) -> None:
+        # All at once: a query may wait for records of another for its next batch, never for the one that runs.
+        queries = [each.query for each in running]
+        if not end_after_batch(self._spark, queries, until - time.monotonic()):
+            for query in queries:
+                query.stop()
+            raise EnvironmentProblem("the batches that ran took longer than the pause may take")
