@@ -77,7 +77,12 @@ FIGURE_5_5 = 20  # minutes ahead in Fig. 5.5
 REACTIVE = ("caf", "waaf", EACH_ROUND, CE)  # reactive policies: one run for all horizons
 POLICIES = ("plasticc", "caf", "waaf", "wpa", "wpo", "wpp")  # the thesis's
 BESIDE = (CE, EACH_ROUND)
-STARTS = (10.0, 600.0)  # seconds that a host takes to start, beside the assumed ones: they decide what foresight is worth
+# clouds beside the assumed one: start time and sizes of hosts decide what foresight is worth
+CLOUDS: Mapping[str, Mapping[str, float]] = {
+    "hosts start in 10 s": {"start": 10.0},
+    "hosts start in 600 s": {"start": 600.0},
+    "m1.small alone": {"sizes": 1.0},
+}
 SEEDS = (1, 2, 3)  # three runs (p. 110), each with its own dataflow, loads and hosts
 TARGET, TOLERANCE = 0.8, 0.05
 

@@ -1,7 +1,8 @@
 """Page of the look-ahead experiment: Figures 5.3 to 5.5 and real forecasters."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from elastream_papers.thesis.lookahead.experiment import (
     BESIDE,
     BIASES,
     CE,
+    CLOUDS,
     ERRORS,
     FIGURE_5_5,
     FORECASTERS,
@@ -27,7 +29,6 @@ from elastream_papers.thesis.lookahead.experiment import (
     POLICIES,
     REACTIVE,
     SEEDS,
-    STARTS,
     Foresight,
     LookaheadAssumptions,
     LookaheadCase,
@@ -44,7 +45,7 @@ THESIS = {
 QUICK_HORIZONS, QUICK_ERRORS, QUICK_BIASES, QUICK_SEEDS = (20, 60), (0.0, 0.20), (0.0, -0.05), (1,)
 PREDICTING = ("wpa", "wpo", "wpp")
 UNAFFECTED = ("caf", CE)  # beside Fig. 5.5: no forecast, no error
-STARTED = (20, 60)  # minutes ahead under other start times of hosts
+CLOUDED = (20, 60)  # minutes ahead under other clouds
 
 
 def run_lookahead(options: ExperimentOptions) -> Findings:
@@ -54,19 +55,21 @@ def run_lookahead(options: ExperimentOptions) -> Findings:
     """
     given = LookaheadAssumptions()
     draws = draws_of(given, options)
-    starts = [replace(given, cloud=replace(given.cloud, start=start)) for start in STARTS]
+    clouds = {name: replace(given, cloud=replace(given.cloud, **changed)) for name, changed in CLOUDS.items()}
     cases = [*_cases(given, options.quick, True), *(case for each in draws for case in _cases(each, True, False))]
-    cases += [case for each in starts for case in _start_cases(each, options.quick)]
+    cases += [case for each in clouds.values() for case in _cloud_cases(each, options.quick)]
     runs, seconds = run_all(run_case, cases, options, lambda c: f"{c.policy}, {c.horizon} min")
     by_given = {
-        each: LookaheadResults([run for run in runs if run.case.given == each]) for each in (given, *starts, *draws)
+        each: LookaheadResults([run for run in runs if run.case.given == each])
+        for each in (given, *clouds.values(), *draws)
     }
-    return outcome(by_given[given], [by_given[each] for each in draws], seconds, [by_given[each] for each in starts])
+    others = {name: by_given[each] for name, each in clouds.items()}
+    return outcome(by_given[given], [by_given[each] for each in draws], seconds, others)
 
 
-def _start_cases(given: LookaheadAssumptions, quick: bool) -> list[LookaheadCase]:
-    """Return the runs under another start time of hosts."""
-    wanted = [*((PLASTICC, horizon) for horizon in STARTED), *((policy, FIGURE_5_5) for policy in ("caf", CE))]
+def _cloud_cases(given: LookaheadAssumptions, quick: bool) -> list[LookaheadCase]:
+    """Return the runs under another cloud."""
+    wanted = [*((PLASTICC, horizon) for horizon in CLOUDED), *((policy, FIGURE_5_5) for policy in ("caf", CE))]
     return [LookaheadCase(*each, seed, given=given) for each in wanted for seed in (QUICK_SEEDS if quick else SEEDS)]
 
 
@@ -91,20 +94,18 @@ def outcome(
     main: LookaheadResults,
     draws: Sequence[LookaheadResults],
     seconds: float,
-    starts: Sequence[LookaheadResults] = (),
+    clouds: Mapping[str, LookaheadResults] = MappingProxyType({}),
 ) -> Findings:
-    """Return the findings. draws: under drawn assumptions; starts: under other start times of hosts."""
+    """Return the findings. draws: under drawn assumptions; clouds: under other clouds, by name."""
     checks = bars(main)
     shares = shares_of(checks, [bars(each) for each in draws])
     given = main.runs[0].case.given
     figures: dict[str, Any] = {
         "horizons": {p: {str(h): _summary(main.of(p, h)) for h in main.horizons} for p in POLICIES},
         "beside": {p: {str(h): _summary(main.of(p, h)) for h in main.horizons} for p in (*BESIDE, INTERVAL)},
-        "start of a host, s": {
-            f"{each.runs[0].case.given.cloud.start:g}": {
-                name: _summary(each.of(policy, horizon)) for name, policy, horizon in _started()
-            }
-            for each in (main, *starts)
+        "clouds": {
+            cloud: {name: _summary(each.of(policy, horizon)) for name, policy, horizon in _clouded()}
+            for cloud, each in ({"as assumed": main} | dict(clouds)).items()
         },
         "errors": {f"{e:g}": {str(h): _summary(main.of(PLASTICC, h, e)) for h in main.horizons} for e in main.errors},
         "biases": {
@@ -129,7 +130,7 @@ def outcome(
             "Horizons (Figure 5.3)": [horizon_table(main), *_horizon_plots(main)],
             "Errors (Figures 5.4 and 5.5)": [error_table(main), *_error_plots(main)],
             "Real forecasters": [forecaster_table(main)],
-            "When hosts start faster or slower": [start_table([main, *starts])],
+            "Other clouds": [cloud_table({"as assumed": main} | dict(clouds))],
             "What is assumed": [assumption_table(given.flow), assumption_table(given.cloud)],
             "What depends on it": share_table(shares, len(draws)),
         },
@@ -215,23 +216,18 @@ def forecaster_table(results: LookaheadResults) -> Table:
     return Table(f"PLAStiCC, {FIGURE_5_5} minutes ahead, by who looks ahead (not in the thesis)", HEADER, tuple(rows))
 
 
-def _started() -> list[tuple[str, str, int]]:
-    """Return (name, policy, horizon) of the runs under every start time."""
+def _clouded() -> list[tuple[str, str, int]]:
+    """Return (name, policy, horizon) of the runs on every cloud."""
     return [
-        *((f"plasticc, {h} min", PLASTICC, h) for h in STARTED),
+        *((f"plasticc, {h} min", PLASTICC, h) for h in CLOUDED),
         *((policy, policy, FIGURE_5_5) for policy in UNAFFECTED),
     ]
 
 
-def start_table(results: Sequence[LookaheadResults]) -> Table:
-    """Return profits by the start time of hosts, which decides what foresight is worth; the thesis has no such figure."""
-    rows = [
-        (f"{each.runs[0].case.given.cloud.start:g} s", *(f"{each.mean('profit', p, h):.3f}" for _, p, h in _started()))
-        for each in sorted(results, key=lambda each: each.runs[0].case.given.cloud.start)
-    ]
-    return Table(
-        "Profit by start time of hosts, perfect oracle", ("start", *(name for name, _, _ in _started())), tuple(rows)
-    )
+def cloud_table(results: Mapping[str, LookaheadResults]) -> Table:
+    """Return profits by cloud, which decides what foresight is worth; the thesis has no such figure."""
+    rows = [(name, *(f"{each.mean('profit', p, h):.3f}" for _, p, h in _clouded())) for name, each in results.items()]
+    return Table("Profit by cloud, perfect oracle", ("", *(name for name, _, _ in _clouded())), tuple(rows))
 
 
 def _horizon_plots(results: LookaheadResults) -> list[Plot]:
