@@ -30,6 +30,7 @@ def judged(hosts: float, latency: float) -> SecondLevel:
         for each in (
             run("both levels", latency + seed / 1e5, hosts + seed / 100, seed, spare=2),
             run("application", 0.005, 10.0, seed, hosts=10),
+            run("application", 0.005, 16.0, seed, hosts=16),
         )
     ]
     return SecondLevel(tried(101), runs, 2, 10)
@@ -40,9 +41,14 @@ def test_the_least_spare_and_the_fewest_hosts_of_equal_latency_are_chosen():
 
 
 @pytest.mark.parametrize(
-    ("hosts", "latency", "verdicts"), [(9.0, 0.005, ["held", "held"]), (11.0, 0.02, ["missed", "missed"])]
+    ("hosts", "latency", "verdicts"),
+    [
+        (9.0, 0.005, ["held", "held", "held"]),
+        (11.0, 0.005, ["held", "held", "missed"]),
+        (17.0, 0.02, ["missed", "missed", "missed"]),
+    ],
 )
-def test_host_time_counts_only_beside_its_latency(hosts, latency, verdicts):
+def test_host_time_counts_beside_latency_and_fewest_fixed_hosts(hosts, latency, verdicts):
     assert [check.verdict for check in judged(hosts, latency).bars()] == verdicts
 
 
