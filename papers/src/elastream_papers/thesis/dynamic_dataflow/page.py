@@ -134,9 +134,9 @@ def verdict(figures: Mapping[str, Any], checks: Sequence[Check]) -> str:
     single = min(figures["methods, mean MAPE, %"].values())
     text = (
         f"Synthetic data. The network picks the best method of {percent(picks[NETWORK]['weekly'])} of the customers and "
-        f"weeks, and of {percent(picks[NETWORK]['accuracy'])} of the hours, in which the winner among similar methods is "
-        f"noise; whoever knew how the customer worked in the past hour would pick {percent(picks[REGIME]['weekly'])} and "
-        f"{percent(picks[REGIME]['accuracy'])}, the ceiling of what the vector can tell. What ran came to a mean MAPE of "
+        f"weeks; by the same count an oracle of every hour picks {percent(picks[ORACLE]['weekly'])}, the ceiling. Of the "
+        f"hours it is {percent(picks[NETWORK]['accuracy'])}, and {percent(picks[REGIME]['accuracy'])} for whoever knew how "
+        f"the customer worked in the past hour: the winner among similar methods is noise. What ran came to a mean MAPE of "
         f"{picks[SELECTOR]['mape']:.2f} %, the best single method to {single:.2f} %, the oracle to "
         f"{picks[ORACLE]['mape']:.2f} %; the network was asked in {percent(figures['asked'])} of the hours."
     )
