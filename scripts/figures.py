@@ -227,7 +227,8 @@ AREAS = (
         Row("elastic-allocator", "CPU use over even's, no host full; hosts full", "sweep"),
         Row("elastic-allocator", "search over exact; most tasks a host", "search|tasks on"),
     )),
-    Area("The thesis, simulated", "`dynamic-dataflow` has synthetic readings. Explained in "
+    Area("The thesis, simulated", "Measured before the bars that the pages describe. "
+         "`dynamic-dataflow` has synthetic readings. Explained in "
          "[demand response](explanation/demand-response.md), [value against cost](explanation/value-against-cost.md), "
          "[look-ahead](explanation/look-ahead.md), [resilient state](explanation/resilient-state.md).", (
         Row("dynamic-dataflow", "best method picked; deviation (Eq. 3.2)", "picked|deviation",

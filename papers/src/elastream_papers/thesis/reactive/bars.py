@@ -109,7 +109,7 @@ def _static(results: ReactiveResults) -> Iterator[Check]:
         for number, (name, column) in enumerate(COLUMNS.items(), 1):
             off = [results.mean(figure, a, TABLED, column, adapted=False) - TABLE[a][number] for a in ALGORITHMS]
             yield Check(
-                f"static, {TABLED}/s, {name} varies: throughput {how} off the printed",
+                f"static, {TABLED}/s, varied: {name}; throughput {how} off the printed",
                 " / ".join(f"{each:+.2f}" for each in off),
                 f"within {CELL:g}",
                 max(map(abs, off)) <= CELL,
