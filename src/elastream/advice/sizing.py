@@ -225,7 +225,7 @@ def _horizon(
     length = batch_seconds(target, governed=False)
     rows = busiest.model.largest_batch(length, fixed.cores)
     if not rows > 0:
-        return None, f"what the policy horizon would lease: a batch without records takes more than {format_duration(length)}"
+        return None, f"what the policy horizon would lease: an empty batch takes more than {format_duration(length)}"
     overhead = max(1.0, length * fixed.cores / (rows * busiest.model.work)) if rows < math.inf else 1.0
     shortest = min(batch.seconds for batch in busiest.batches)
     waits = (shortest,) if math.isnan(busiest.model.trigger) else (busiest.model.trigger + shortest,)

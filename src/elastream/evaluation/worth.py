@@ -72,8 +72,8 @@ class Worth:
         return off_target(self.waited, goal.throughput, goal.tolerance)
 
     def worst(self, instants: int) -> float:
-        """Return the least mean throughput over `instants` (5.2)."""
-        return worst_interval(self.throughput, instants)
+        """Return the least mean throughput over `instants`, backlog counted (5.2)."""
+        return worst_interval(self.waited, instants)
 
 
 def dynamic(graph: Graph) -> bool:

@@ -127,11 +127,13 @@ def word_count(assumptions: E2dfAssumptions) -> Graph:
 
 @dataclass(frozen=True, slots=True)
 class E2dfCase:
-    """A scenario under given assumptions."""
+    """A scenario under given assumptions. hosts: the most; spare: C_r."""
 
     scenario: str
     assumptions: E2dfAssumptions = field(default_factory=E2dfAssumptions)
     seed: int = 1
+    hosts: int = STATIC_HOSTS
+    spare: int = FIRST_HOSTS
 
     @property
     def policy(self) -> Policy:
@@ -140,7 +142,7 @@ class E2dfCase:
         return E2df(
             SCALE_OUT,
             SCALE_IN,
-            spare=FIRST_HOSTS,
+            spare=self.spare,
             initial=FIRST_HOSTS,
             low=0.1,
             infrastructure=self.scenario == "both levels",
@@ -201,9 +203,9 @@ def make(case: E2dfCase) -> SimulatedPlant:
         loads={"sentences": load},
         seed=case.seed,
         settings=Settings(monitor=APPLICATION_PERIOD, variation=assumptions.variation, latency=assumptions.network_latency),
-        hosts=FIRST_HOSTS if case.scenario == "both levels" else STATIC_HOSTS,
+        hosts=FIRST_HOSTS if case.scenario == "both levels" else case.hosts,
         parallelism=STATIC if static else None,
-        max_hosts=STATIC_HOSTS,
+        max_hosts=case.hosts,
         seconds=assumptions.seconds,
     )
 

@@ -10,6 +10,7 @@ from elastream.evaluation.page import Table, hosts_plot, load_curve
 from elastream.report.plots import Curve, Plot
 from elastream_papers.e2df import experiment as e2df
 from elastream_papers.e2df.larger_hosts import LargerHostsCase, LargerHostsRun, larger_host_bars, run_larger_hosts
+from elastream_papers.e2df.second_level import SecondLevel, run_second_level
 from elastream_papers.harness.assumptions import assumption_table, values, variations
 from elastream_papers.harness.report import by_verdict, comparison_table, report
 from elastream_papers.harness.sensitivity import sensitivity, turned
@@ -33,7 +34,8 @@ def run_e2df(options: ExperimentOptions) -> Findings:
     )
     wide = [LargerHostsCase(seed, given) for seed in seeds]
     larger, more = run_all(run_larger_hosts, wide, options, lambda _: "larger hosts")
-    return outcome(runs, seconds + more, larger)
+    second, further = run_second_level(given, options)
+    return outcome(runs, seconds + more + further, larger, second)
 
 
 def changes(given: e2df.E2dfAssumptions) -> Mapping[tuple[str, float], e2df.E2dfAssumptions]:
@@ -42,7 +44,12 @@ def changes(given: e2df.E2dfAssumptions) -> Mapping[tuple[str, float], e2df.E2df
     return {**variations(given), ("work", round(heaviest.work / given.work, 3)): heaviest}
 
 
-def outcome(every: Sequence[e2df.E2dfRun], seconds: float, larger: Sequence[LargerHostsRun] = ()) -> Findings:
+def outcome(
+    every: Sequence[e2df.E2dfRun],
+    seconds: float,
+    larger: Sequence[LargerHostsRun] = (),
+    second: SecondLevel | None = None,
+) -> Findings:
     """Return the findings; the bars apply to the assumptions of the first run."""
     given = every[0].case.assumptions
     runs = [run for run in every if run.case.assumptions == given]
@@ -52,7 +59,7 @@ def outcome(every: Sequence[e2df.E2dfRun], seconds: float, larger: Sequence[Larg
         for change, other in changes(given).items()
         if (mine := [run for run in every if run.case.assumptions == other and other != given])
     }
-    checks = (*e2df.bars(runs), *(larger_host_bars(larger) if larger else ()))
+    checks = (*e2df.bars(runs), *(larger_host_bars(larger) if larger else ()), *(second.bars() if second else ()))
     of_larger = {name: fmean(run.metrics[name] for run in larger) for name in (larger[0].metrics if larger else ())}
     return report(
         "E2DF: elasticity of operators and of hosts (simulated)",
@@ -65,6 +72,7 @@ def outcome(every: Sequence[e2df.E2dfRun], seconds: float, larger: Sequence[Larg
             "both levels: host time that is paid, below static": fmean(e2df.saved(runs, "both levels", PAID)),
             "sensitivity": turned(base, varied),
             "hosts of four slots, means": of_larger,
+            "hosts that start slowly": second.figures if second else {},
             "assumptions": values(given),
         },
         checks,
@@ -78,6 +86,7 @@ def outcome(every: Sequence[e2df.E2dfRun], seconds: float, larger: Sequence[Larg
                     ("", "times"),
                     tuple((name, f"{value:.1f}") for name, value in of_larger.items()),
                 ),
+                *([second.table()] if second else []),
             ],
             "Over time": [plot for run in runs if run.case.seed == runs[0].case.seed for plot in _plots(run)],
             "What is assumed": [assumption_table(given)],
@@ -86,7 +95,7 @@ def outcome(every: Sequence[e2df.E2dfRun], seconds: float, larger: Sequence[Larg
         seconds,
         paper={name: dict(figures) for name, figures in e2df.PAPER.items()},
         verdict=verdict(runs, checks),
-        runs=len(every) + len(larger),
+        runs=len(every) + len(larger) + (len(second.tuned) + len(second.judged) if second else 0),
     )
 
 

@@ -48,17 +48,18 @@ class CloudAssumptions:
     step: float = assumed(
         0.1, "of the mean rate, at most, every 2 min", "as the speed of hosts walks (Linear Road's walk within +-50 %)"
     )
+    sizes: float = assumed(4.0, "types of m1, from the smallest", "the thesis names m1 and no type", most=4.0)
     instance: float = assumed(5.0, "s", "an instance starts: VISP's 5 to 10 s; chapter 4 names no time")
 
 
 def host_types(given: CloudAssumptions) -> tuple[HostType, ...]:
-    """Return the m1 types, smallest first, billed by the hour."""
+    """Return the m1 types offered, smallest first, billed by the hour."""
     return tuple(
         HostType(
             name, cores=float(cores), speed=speed, memory=memory * GIB, price=price, billing=Billing(3600.0),
             start=given.start,
         )
-        for name, (cores, speed, memory, price) in PRICES.items()
+        for name, (cores, speed, memory, price) in list(PRICES.items())[: max(1, round(given.sizes))]
     )  # fmt: skip
 
 

@@ -224,8 +224,10 @@ class Forecaster(Protocol):
         ...
 
 
-# Meaning of half of a step's error.
-Spread: TypeAlias = Literal["variance", "deviation"]
+# How a step's error sets its draws.
+Spread: TypeAlias = Literal["variance", "size"]
+# Standard deviation of a normal distribution over its mean absolute value.
+DEVIATION_OF_SIZE = math.sqrt(math.pi / 2)
 # Relative error at which drawn errors are cut off: a rate is never negative.
 MOST_ERROR = 1.0
 # Least part of a host's speed or a link's bandwidth in a forecast: nothing runs on a host of speed 0.
@@ -246,8 +248,8 @@ class Oracle:
         error: Mean error e: 0 in the first step, growing linearly to 2e in the last; each step's is drawn from a normal
             distribution around 0.
         bias: Added to all forecasts.
-        spread: Half of a step's error as the `"variance"` (as printed on p. 113) or the `"deviation"`. As a variance, an
-            error of 0.1 is drawn with a deviation of up to 0.32.
+        spread: `"variance"`: half of a step's error, as printed on p. 113, so that an error of 0.05 comes to 0.12.
+            `"size"`: the draws' mean absolute value is the step's error.
         seed: Seed of the errors, with the subject and the time of the forecast.
         prospect: Future of the run; None until `prepared` was called.
 
@@ -266,8 +268,8 @@ class Oracle:
             raise InputError(f"an oracle's error of {self.error:g}: it must be 0 to {MOST_ERROR / 2:g}")
         if not -MOST_ERROR < self.bias < MOST_ERROR:
             raise InputError(f"an oracle's bias of {self.bias:g}: it must be between -1 and 1, such as 0.05")
-        if self.spread not in ("variance", "deviation"):
-            raise InputError(f"an oracle's spread of {self.spread!r}: it is 'variance' or 'deviation'")
+        if self.spread not in ("variance", "size"):
+            raise InputError(f"an oracle's spread of {self.spread!r}: it is 'variance' or 'size'")
 
     @property
     def learns(self) -> bool:
@@ -294,7 +296,7 @@ class Oracle:
     def _of(self, subject: SeriesOf, series: TimeSeries, ahead: Ahead) -> Outlook:
         true = self._true(subject, series, ahead)
         share = np.linspace(0.0, 2 * self.error, ahead.steps) if ahead.steps > 1 else np.zeros(1)
-        deviation = share / 2 if self.spread == "deviation" else np.sqrt(share / 2)
+        deviation = share * DEVIATION_OF_SIZE if self.spread == "size" else np.sqrt(share / 2)
         drawn = deviation * self._draws(subject, ahead).standard_normal(ahead.steps)
         least = 0.0 if subject.metric is Metric.ARRIVAL_RATE else SLOWEST
 

@@ -36,6 +36,16 @@ def test_the_oracle_is_below_all_and_chance_among_them(result):
         assert 0 < fold.asked < 1
 
 
+def test_a_week_s_pick_is_the_method_of_most_hours(result):
+    for fold in result.folds:
+        errors = np.stack([fold.methods[name] for name in METHODS], axis=-1)
+        week = errors.mean(axis=1)
+        oracle = [int(np.bincount(row, minlength=len(METHODS)).argmax()) for row in errors.argmin(axis=-1)]
+        expected = np.mean([week[customer, pick] <= week[customer].min() for customer, pick in enumerate(oracle)])
+        assert fold.picks[experiment.ORACLE].weekly == pytest.approx(expected)
+        assert all(pick.weekly_excess >= 0 for pick in fold.picks.values())
+
+
 def test_training_never_sees_the_week_that_it_is_judged_on():
     readings = generate(Generator(), experiment.WEEKS, 2, 3)
     changed = generate(Generator(), experiment.WEEKS, 2, 3)

@@ -1,5 +1,7 @@
 """Chapter 6, simulated: what its runs come to, and what is judged of them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -14,7 +16,10 @@ SMALL = ResilienceAssumptions(vocabulary=5_000)
 def made(case: ResilienceCase) -> ResilienceRun:
     """A run that comes to what its case says, in place of one that takes seconds."""
     values = {
-        "peak": {"throughput": 1000.0 * case.hosts * (3 - 0.2 * case.replicas), "sustained": 900.0 * case.hosts},
+        "peak": {
+            "throughput": 1000.0 * case.hosts * (3 - 0.2 * case.replicas),
+            "sustained": 900.0 * case.hosts * (1 - 0.06 * case.replicas),
+        },
         "balance": {"balanced": 20.0, "overloaded": 1.0, "neighbours": 2.0},
         "growth": {"reaction": 2.0, "lacking": 0.0},
         "move": {"latency": case.rate * case.checkpoint / 200_000},
@@ -44,6 +49,7 @@ def test_no_run_is_made_twice_and_the_page_shows_every_bar(quick):
     assert {check.name for check in found.checks} == {row[0] for row in found.page.tables[0].rows}
     verdicts = {check.name: check.verdict for check in found.checks}
     assert verdicts["checkpoint over state at 2 s"] == "held"
+    assert verdicts["sustained throughput lost from r = 0 to r = 2, least and most by hosts"] == "held"
     assert len(verdicts) == len(found.checks) >= 14
 
 
@@ -77,6 +83,29 @@ def test_a_move_takes_longer_with_a_longer_interval():
 def test_a_peak_is_above_what_a_ring_sustains():
     found = run_case(ResilienceCase("peak", 2, 1, given=SMALL)).figures
     assert 0 < found["sustained"] < found["throughput"]
+
+
+@pytest.mark.parametrize(("rise", "noise", "verdict"), [(0.0, 0.02, "held"), (0.1, 0.02, "missed"), (0.0, 2.0, "missed")])
+def test_a_slope_holds_if_it_is_surely_small_and_not_by_noise(rise, noise, verdict):
+    chance = np.random.default_rng(1)
+
+    def recovered(case: ResilienceCase) -> ResilienceRun:
+        run = made(case)
+        took = 1.0 + rise * case.failures + noise * chance.normal()
+        return replace(run, figures={**run.figures, "recovery": took}) if case.part == "recovery" else run
+
+    runs = [recovered(case) for case in _cases(SMALL, False) if case.part == "recovery"]
+    (slope,) = [check for check in bars(ResilienceResults(runs)) if "slope" in check.name]
+    assert slope.verdict == verdict
+    assert "power" in str(slope.value)
+
+
+def test_a_checkpoint_sends_only_a_part_of_a_changed_state():
+    whole, part = (
+        run_case(ResilienceCase("delta", rate=400.0, given=replace(SMALL, changed=changed))).figures["ratio"]
+        for changed in (1.0, 0.5)
+    )
+    assert part == pytest.approx(whole / 2)
 
 
 def test_bars_are_those_of_the_parts_that_ran():

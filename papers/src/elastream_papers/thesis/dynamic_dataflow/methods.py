@@ -1,6 +1,7 @@
-"""The seven methods that forecast a customer's next hour (thesis, Fig. 3.6).
+"""The methods that forecast a customer's next hour: six of Fig. 3.6 of the thesis, and Algorithm 2's regression tree.
 
-Each is a function of the past, shared by experiment, Spark application and its check. ARIMA and the tree are fitted weekly.
+Fig. 3.6's seventh, random choice, is a way to pick here. Each method is a function of the past, shared by experiment, Spark
+application and its check. ARIMA and the tree are fitted weekly.
 """
 
 from collections.abc import Callable, Mapping

@@ -34,12 +34,16 @@ from elastream_papers.thesis.reactive.algorithms import policy_of, searched
 
 # forecasters by table name, with their parameters
 FORECASTERS: Mapping[str, Mapping[str, Any]] = {"method chosen by back-test": {"forecast": "real"}}
-# variants: CAF that plans alternates and hosts in turn (p. 84, without numbers: every other round), and PLAStiCC that uses
-# the interval's mean
-IN_TURNS, INTERVAL = "caf, stages in turns", "plasticc, interval"
-# policy and parameters of each variant
+# "CAF ... is same as the classic reactive scheduler", whose two stages do not run "at the same time interval" (pp. 84, 108,
+# without numbers: every other round); so do the other policies that average
+TURNS: Mapping[str, Any] = {"alternates": 2, "resources": 2}
+# beside the thesis's policies: the product's reactive one, CAF with both stages in each round, and PLAStiCC that holds the
+# interval's mean
+CE, EACH_ROUND, INTERVAL = "ce", "caf, every round", "plasticc, interval"
+# policy and parameters of each name
 READINGS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    IN_TURNS: ("caf", {"alternates": 2, "resources": 2}),
+    **{name: (name, TURNS) for name in ("caf", "waaf", "wpa", "wpo", "wpp")},
+    EACH_ROUND: ("caf", {}),
     INTERVAL: ("plasticc", {"hold": "interval"}),
 }
 # a policy's remark on retracted and reversed changes
@@ -48,9 +52,11 @@ UNDONE = re.compile(r"so far ([\d,]+) planned changes? retracted, ([\d,]+) enact
 
 def contender(policy: str, site: Site, plant: SimulatedPlant, horizon: float, by: str, error: float, bias: float) -> Policy:
     """Return the policy, looking `horizon` seconds ahead; an oracle gets the true future."""
+    if policy == CE:
+        return policy_of(CE, site.goal)
     name, more = READINGS.get(policy, (policy, {}))
-    own: dict[str, Any] = {"horizon": horizon, **more}
-    own |= {"forecast": "oracle", "error": error, "bias": bias, "seed": site.seed} if by == "oracle" else FORECASTERS[by]
+    oracle = {"forecast": "oracle", "error": error, "bias": bias, "spread": "size", "seed": site.seed}
+    own = {"horizon": horizon, **more, **(oracle if by == "oracle" else FORECASTERS[by])}
     prospect = prospect_of(plant.context.layout, site.types, site.loads, site.settings, seconds=RUN)
     return policy_of(name, site.goal, **own).prepared(prospect)
 
@@ -68,8 +74,15 @@ HORIZONS = (10, 20, 30, 40, 50, 60)  # minutes of a prediction interval (Figs. 5
 # mean errors and biases of forecasts (Figs. 5.4 and 5.5)
 ERRORS, BIASES = (0.0, 0.05, 0.10, 0.15, 0.20, 0.25), (0.0, -0.05, 0.05)
 FIGURE_5_5 = 20  # minutes ahead in Fig. 5.5
-REACTIVE = ("caf", "waaf", IN_TURNS)  # reactive policies: one run for all horizons
-POLICIES = ("plasticc", "caf", "waaf", "wpa", "wpo", "wpp")
+REACTIVE = ("caf", "waaf", EACH_ROUND, CE)  # reactive policies: one run for all horizons
+POLICIES = ("plasticc", "caf", "waaf", "wpa", "wpo", "wpp")  # the thesis's
+BESIDE = (CE, EACH_ROUND)
+# clouds beside the assumed one: start time and sizes of hosts decide what foresight is worth
+CLOUDS: Mapping[str, Mapping[str, float]] = {
+    "hosts start in 10 s": {"start": 10.0},
+    "hosts start in 600 s": {"start": 600.0},
+    "m1.small alone": {"sizes": 1.0},
+}
 SEEDS = (1, 2, 3)  # three runs (p. 110), each with its own dataflow, loads and hosts
 TARGET, TOLERANCE = 0.8, 0.05
 
@@ -84,7 +97,7 @@ class LookaheadAssumptions:
 
 @dataclass(frozen=True, slots=True)
 class Foresight:
-    """A forecaster and its error. by: `"oracle"`, or a real one. error, bias: of the oracle (pp. 112-113)."""
+    """A forecaster and its error. by: `"oracle"`, or a real one. error: mean size; bias: of the oracle (pp. 112-113)."""
 
     by: str = "oracle"
     error: float = 0.0
@@ -106,8 +119,9 @@ class LookaheadCase:
 class LookaheadRun:
     """Results of a case.
 
-    throughput: of arrivals; waited: with backlogs; worst: lowest by interval; unstable: chi. retracted, reversed:
-    changes withdrawn, undone. most: approximate upper profit (`at_best`). series: (hours, hosts, throughput, value).
+    throughput: of arrivals; waited: with backlogs (Eq. 4.4); worst: its lowest by interval; unstable: chi.
+    retracted, reversed: changes withdrawn, undone. most: approximate upper profit (`at_best`). series: (hours, hosts,
+    throughput, value).
     """
 
     case: LookaheadCase

@@ -6,6 +6,7 @@ Every algorithm plans for each mean rate; its plan runs for 12 hours under varyi
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from elastream.core.frames import Floats
 from elastream.core.plant import Policy
 from elastream.loads import constant
 from elastream.policies.placements import Untouched
-from elastream.policies.value_cost.problem import Deployment, Goal
+from elastream.policies.value_cost.problem import Deployment, Goal, Over
 from elastream_papers.thesis.deployed import (
     INSTANT,
     RUN,
@@ -28,14 +29,20 @@ from elastream_papers.thesis.deployed import (
     settings_of,
     walk,
 )
-from elastream_papers.thesis.reactive.algorithms import policy_of, searched
+from elastream_papers.thesis.reactive.algorithms import parameters, policy_of, searched
 from elastream_papers.thesis.reactive.linear_road import LinearRoadAssumptions, break_even, linear_road
+from elastream_papers.thesis.reactive.printed import PrintedCentralised
 
 RATES = (10, 20, 50, 100, 500, 1000, 2000)  # mean messages/s of the runs (Figs. 4.6 and 4.7(c))
 TABLED = 50  # of Table 4.2
 PLANNED = (*RATES, 4000, 8000)  # of the plans (Fig. 4.7)
 ALGORITHMS = ("exact", "genetic", "ce", "sh")
-ADAPTING = ("genetic", "ce", "sh")  # policies that adapt; the exact model plans once
+ADAPTING = ("genetic", "ce", "sh")  # the thesis's policies that adapt; the exact model plans once
+OWN = "ce, ours"  # the product's CE beside Algorithm 4 as printed; it begins with CE's plan
+GREEDY = ("ce", "sh", OWN)
+# m and n, rounds between the stages of alternates and of resources: not "at the same time interval" (p. 84, no numbers)
+IN_TURNS = (2, 2)
+STAGES = ((1, 1), IN_TURNS, (7, 5))  # beside it: both in each round, and as in the author's program
 SEEDS = (1, 2, 3)  # three runs (p. 88), each with its own loads and hosts
 TARGET, TOLERANCE = 0.8, 0.05  # relative throughput to hold (p. 90)
 
@@ -92,7 +99,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class ReactiveCase:
-    """A run. policy: adapts; None: static."""
+    """A run from a plan, static or adapted. stages: m and n of CE and SH."""
 
     algorithm: str
     rate: int
@@ -102,14 +109,15 @@ class ReactiveCase:
     plan: Deployment
     alternates: bool = True
     given: ReactiveAssumptions = field(default_factory=ReactiveAssumptions)
+    stages: tuple[int, int] = IN_TURNS
 
 
 @dataclass(frozen=True, slots=True)
 class ReactiveRun:
     """Results of a case.
 
-    throughput: of arrivals; waited: with backlogs; unstable: chi. hosts, cores: mean leased. most: approximate upper
-    profit (`at_best`). series: (hours, records/s, hosts, throughput, value).
+    waited: throughput by Eq. 4.4; throughput: likewise without what waits; unstable: chi. hosts: mean leased.
+    most: approximate upper profit (`at_best`). series: (hours, records/s, hosts, throughput, value).
     """
 
     case: ReactiveCase
@@ -169,13 +177,28 @@ def plan_case(case: PlanCase) -> Planned:
     )
 
 
+OVER: tuple[Over, ...] = ("dynamic", "all")
+
+
+def _adapting(case: ReactiveCase, goal: Goal) -> Policy:
+    stages: dict[str, Any] = dict(zip(("alternates", "resources"), case.stages, strict=True))
+    match case.algorithm:
+        case "ce":
+            return PrintedCentralised(**parameters(goal), **stages)
+        case "sh":
+            return policy_of("sh", goal, **stages)
+    return policy_of("ce" if case.algorithm == OWN else case.algorithm, goal)
+
+
 def run_case(case: ReactiveCase) -> ReactiveRun:
     """Run a plan for 12 hours."""
     site = site_of(case.rate, case.varies, case.seed, case.given, alternates=case.alternates)
     problem, _ = problem_at(site)
-    over_all, _ = problem_at(replace(site, goal=replace(site.goal, over="all")))
+    # A run without alternates is judged on the line of the dataflow that has them.
+    whole = site_of(case.rate, case.varies, case.seed, case.given)
+    line, line_of_all = (problem_at(replace(whole, goal=replace(whole.goal, over=over)))[0].line for over in OVER)
     plant = deployed(site, problem, case.plan)
-    policy: Policy = policy_of(case.algorithm, site.goal) if case.adapted else Untouched()
+    policy: Policy = _adapting(case, site.goal) if case.adapted else Untouched()
     began = time.process_time()
     worth, run = run_site(site, plant, policy)
     load = site.loads["positions"]
@@ -195,8 +218,8 @@ def run_case(case: ReactiveCase) -> ReactiveRun:
         worth.mean_value(),
         worth.mean_value("all"),
         worth.money,
-        worth.profit(problem.line),
-        worth.profit(over_all.line, "all"),
+        worth.profit(line),
+        worth.profit(line_of_all, "all"),
         worth.unstable(site.goal),
         float(worth.hosts.mean()),
         time.process_time() - began,

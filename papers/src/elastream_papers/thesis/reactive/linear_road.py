@@ -1,10 +1,9 @@
 """The thesis's Linear Road dataflow, simulated: eight operators (chapter 4, Figure 4.5, section 4.9).
 
 Figure and text give the alternates of P2 and P7 and some edges; the rest is assumed. `examples/linear_road.py` is the
-same on Spark. Unit of cost: the cheapest static plan for 0.8 at 50 reports/s (m1, September 2013) costs 32.40 $ in whole
-cores, between p. 90's break-even costs (30 and 60 $ for 12 hours; Figure 4.6(c)). At 8,000 reports/s it is 3,323 cores
-of speed 2 (Figure 4.7(b): below 6,000). Table 4.2's profit of 0.67 would need 15.33 $, which p. 90 excludes. Operators
-downstream of P2 weigh most, so that the cheapest alternates cost about half.
+same on Spark. The unit of cost is fitted to one printed number, the profit 0.67 of BR at 50 reports/s in Table 4.2, which
+leaves 15.12 $ for hosts: 21 cores of speed 1. Units of 0.15 to 0.155 give that; the larger one leaves no core idle.
+Operators downstream of P2 weigh most, so that the cheapest alternates cost about half.
 """
 
 from collections.abc import Mapping
@@ -54,7 +53,7 @@ class LinearRoadAssumptions:
     """Values missing in the thesis. A unit is Figure 4.5's of cost."""
 
     unit: float = assumed(
-        0.35, "core-seconds of speed 1", "break-even costs of p. 90 at 50 reports/s, and Figure 4.7(b): see above"
+        0.155, "core-seconds of speed 1", "fitted to the profit of BR at 50 reports/s, 0.67 (Table 4.2): see above"
     )
     weather: float = assumed(0.1, "units an update", "an update is stored, not calculated with")
     parse: float = assumed(0.1, "units a report", "fifteen numbers are read; the cheapest alternate costs 0.3")

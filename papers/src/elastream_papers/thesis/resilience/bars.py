@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from statistics import NormalDist
 
 import numpy as np
 
@@ -14,15 +15,19 @@ from elastream_papers.thesis.reactive.bars import straightness
 from elastream_papers.thesis.resilience.experiment import ResilienceCase, ResilienceRun
 from elastream_papers.thesis.resilience.reducers import Protection
 
-# Fig. 6.10, p. 147: throughput lost from r = 0 to 2; r = 1 over external state; R^2 of a line through r = 1
-DROP, GAIN, STRAIGHT = 0.15, 2.8, 0.98
-BALANCED = 200.0  # Fig. 6.11(a), p. 149: seconds from the skew (500 s) until stable (700 s)
+# Bars reach to both sides of a printed value.
+# Fig. 6.10, p. 147: throughput lost from r = 0 to 2, "around 15 %"; r = 1 over external state, "around 2.8x"; R^2 of a line
+DROP, GAIN, STRAIGHT = (0.10, 0.15), (2.3, 3.3), 0.98
+BALANCED = (100.0, 300.0)  # Fig. 6.11(a), p. 149: seconds from the skew (500 s) until stable (700 s)
 REACTION = (1.5, 3.0)  # Fig. 6.11(b), p. 149: seconds
 MOVED = (0.010, 0.500)  # Fig. 6.11(c), p. 150: seconds
-DELTA, AT_INTERVAL = 0.07, 2.0  # Fig. 6.12, p. 150: part of the state in a checkpoint every 2 s
-RECOVERED = 1.5  # p. 121: seconds, for one or several failures at once
+DELTA, AT_INTERVAL = (0.05, 0.07), 2.0  # Fig. 6.12, p. 150: part of the state in a checkpoint every 2 s, "around 7 %"
+RECOVERED = (0.7, 1.5)  # p. 121: seconds, for one or several failures at once
+# seconds a failure that the slope's upper confidence limit stays below: Fig. 6.13(b) calls 1,200 to 1,500 ms for 3 to 6
+# failures stable; the power is the chance to hold if no failure adds anything
+RISE = 0.1
 DELTA_RATE = 6_000.0  # messages/s, not printed: where Fig. 6.13(a)'s axis ends
-SURE = 1.645  # standard errors of a slope above 0: one-sided, 5 %
+SURE = 1.645  # standard errors: one-sided, 5 %
 
 
 @dataclass(frozen=True)
@@ -68,12 +73,12 @@ def bars(results: ResilienceResults) -> tuple[Check, ...]:
 
 def _peaks(results: ResilienceResults) -> Iterator[Check]:
     source = "Fig. 6.10, p. 147"
-    drops = {n: 1 - results.peak(n, 2) / results.peak(n, 0) for n in results.sizes}
-    worst = max(drops, key=drops.__getitem__)
-    yield Check.at_most(f"peak throughput lost from r = 0 to r = 2, the most, {worst:g} hosts", drops[worst], DROP, source)
-    gains = {n: results.peak(n, 1) / results.peak(n, 0, Protection.EXTERNAL) for n in results.sizes}
-    worst = min(gains, key=gains.__getitem__)
-    yield Check.at_least(f"r = 1 over external state, the least, {worst:g} hosts", gains[worst], GAIN, source, digits=2)
+    drops = [lost(results, hosts) for hosts in results.sizes]
+    yield _between(
+        "sustained throughput lost from r = 0 to r = 2, least and most by hosts", min(drops), max(drops), DROP, source
+    )
+    gains = [results.peak(n, 1) / results.peak(n, 0, Protection.EXTERNAL) for n in results.sizes]
+    yield _between("r = 1 over external state, least and most by hosts", min(gains), max(gains), GAIN, source)
     fit = straightness(results.sizes, [results.peak(n, 1) for n in results.sizes])
     yield Check.at_least("R^2 of a line through r = 1 by hosts", fit, STRAIGHT, source)
     few, many = results.sizes[0], results.sizes[-1]
@@ -84,10 +89,21 @@ def _peaks(results: ResilienceResults) -> Iterator[Check]:
     )  # fmt: skip
 
 
+def lost(results: ResilienceResults, hosts: float, figure: str = "sustained") -> float:
+    """Return the part of the throughput that r = 2 loses: by default of that up to which no queue grows."""
+    return 1 - results.peak(hosts, 2, figure=figure) / results.peak(hosts, 0, figure=figure)
+
+
+def _between(name: str, least: float, most: float, bounds: tuple[float, float], source: str) -> Check:
+    """Return a check that the range from `least` to `most` lies in `bounds`."""
+    low, high = bounds
+    return Check(name, f"{least:.3f} / {most:.3f}", f"{low:g} to {high:g}", low <= least and most <= high, source)
+
+
 def _balanced(results: ResilienceResults) -> Iterator[Check]:
     source = "Fig. 6.11(a), p. 149"
     took = results.values("balance", "balanced")
-    yield median_at_most("balance: seconds from the skew until no queue is long", took, BALANCED, source, digits=1)
+    yield _within("balance: seconds from the skew until no queue is long", took, *BALANCED, source, digits=1)
 
 
 def _within(name: str, values: Sequence[float], low: float, high: float, source: str, digits: int = 3) -> Check:
@@ -140,7 +156,10 @@ def _deltas(results: ResilienceResults) -> Iterator[Check]:
     ratio = {
         every: float(np.mean(results.values("delta", "ratio", checkpoint=every, rate=DELTA_RATE))) for every in intervals
     }
-    yield Check.at_most(f"checkpoint over state at {AT_INTERVAL:g} s", ratio[AT_INTERVAL], DELTA, source)
+    yield Check(
+        f"checkpoint over state at {AT_INTERVAL:g} s", round(ratio[AT_INTERVAL], 4), f"{DELTA[0]:g} to {DELTA[1]:g}",
+        DELTA[0] <= ratio[AT_INTERVAL] <= DELTA[1], source,
+    )  # fmt: skip
     rises = all(ratio[a] < ratio[b] for a, b in itertools.pairwise(intervals))
     yield Check(
         "checkpoint over state grows with the interval", " / ".join(f"{ratio[every]:.3f}" for every in intervals),
@@ -150,23 +169,21 @@ def _deltas(results: ResilienceResults) -> Iterator[Check]:
 
 def _recovered(results: ResilienceResults) -> Iterator[Check]:
     source = "p. 121; Fig. 6.13(b)"
-    timed = replace(results, runs=[run for run in results.of("recovery") if is_timed(run.case) and not run.case.together])
+    timed = replace(results, runs=[run for run in results.of("recovery", together=True) if is_timed(run.case)])
     numbers = sorted({run.case.failures for run in timed.runs})
     middle = {m: float(np.median(timed.values("recovery", "recovery", failures=m))) for m in numbers}
     worst = max(middle, key=middle.__getitem__)
     values = timed.values("recovery", "recovery", failures=worst)
-    yield median_at_most(f"recovery from {worst} failures, the slowest: s, median", values, RECOVERED, source)
-    common = [run for run in results.of("recovery", together=True) if is_timed(run.case)]
-    for runs, reading in ((timed.runs, ""), (common, ", checkpoints at common moments")):
-        if runs:
-            slope, error = risen([(run.case.failures, run.figures["recovery"]) for run in runs])
-            yield Check(
-                f"recovery: slope over {numbers[0]} to {numbers[-1]} failures, ms each, not above noise{reading}",
-                f"{1e3 * slope:.0f} +- {1e3 * error:.0f}",
-                f"<= {SURE:g} standard errors",
-                slope <= SURE * error,
-                source,
-            )
+    yield _within(f"recovery from {worst} failures, the slowest: s, median", values, *RECOVERED, source)
+    slope, error = risen([(run.case.failures, run.figures["recovery"]) for run in timed.runs])
+    power = NormalDist().cdf(RISE / error - SURE) if error > 0 else 1.0
+    yield Check(
+        f"recovery: slope over {numbers[0]} to {numbers[-1]} failures, ms each",
+        f"{1e3 * slope:.0f} +- {1e3 * error:.0f}, power {power:.2f}",
+        f"< {1e3 * RISE:g}",
+        slope + SURE * error < RISE,
+        "Fig. 6.13(b): 1,200 to 1,500 ms for 3 to 6 failures",
+    )
     kept = [run for run in results.of("recovery") if not run.case.in_a_row]
     lacking = sum(run.figures["lacking"] for run in kept)
     most = max(kept, key=lambda run: run.case.failures / run.case.hosts).case

@@ -46,7 +46,13 @@ class ResilienceAssumptions:
     serialise: float = assumed(20e-9, "core-s", "a byte of a checkpoint: 50 MB/s a core")
     merge: float = assumed(10e-9, "core-s", "a byte of a checkpoint at each end: 100 MB/s a core")
     replay: float = assumed(1.0, "", "work of a replayed tuple over that of a new one: the same update")
-    state: float = assumed(64.0, "bytes", "a word's: itself, its total, counts of three windows, an entry of a hash table")
+    state: float = assumed(
+        64.0, "bytes", "a word's: itself, its total, counts of three windows (8 each), an entry of a hash table (24)"
+    )
+    changed: float = assumed(
+        0.625, "of a word's state", "sent by a checkpoint: its key-value pairs (Fig. 6.5), without the entry of the hash "
+        "table: 40 of 64 bytes", most=1.0
+    )  # fmt: skip
     tuple_size: float = assumed(100.0, "bytes", "a word, a count, a timestamp and a header")
     vocabulary: float = assumed(
         1e6, "words", "a large collection of text; frequencies as in Ferrer i Cancho and Sole (2001), two regimes"
@@ -81,7 +87,7 @@ def policy(given: ResilienceAssumptions) -> RingBalance:
 
 
 @lru_cache(maxsize=8)
-def _words(vocabulary: int, state: float, seed: int, skewed: tuple[float, float]) -> KeySpace:
+def _words(vocabulary: int, state: float, sent: float, seed: int, skewed: tuple[float, float]) -> KeySpace:
     """Return words by frequency, spread by a hash.
 
     skewed: part of the ring with the small subset, at random.
@@ -92,7 +98,7 @@ def _words(vocabulary: int, state: float, seed: int, skewed: tuple[float, float]
     within = np.flatnonzero((at >= begin) & (at < end))
     chosen = np.zeros(vocabulary)
     chosen[np.random.default_rng(seed + 1).choice(within, min(SUBSET, within.size), replace=False)] = 1.0
-    return KeySpace.of(at, {TEXT: frequent, REPEATED: chosen}, PARTITIONS, sizes=state)
+    return KeySpace.of(at, {TEXT: frequent, REPEATED: chosen}, PARTITIONS, sizes=state, written=sent)
 
 
 def _layout(sources: tuple[str, ...]) -> Layout:
@@ -130,7 +136,7 @@ def ring_of(  # noqa: PLR0913
         HostType(f"vm{zone + 1}", CORES, MEMORY, start=idle_start, stop=1.0, zone=f"zone {zone + 1}")
         for zone in range(zones)
     ]
-    keys = _words(round(given.vocabulary), given.state, seed, skewed)
+    keys = _words(round(given.vocabulary), given.state, given.changed * given.state, seed, skewed)
     return make_reducers(
         _layout(tuple(loads)),
         keys,
