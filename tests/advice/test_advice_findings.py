@@ -82,6 +82,8 @@ HEALTHY = {
     ),
     "kafka": lambda: job(usual, query=KAFKA, source=lambda n: kafka(n, lambda n: [10 * (n % 3)] * 4)),
     "files of many sizes": lambda: job(usual, query=FILES, files=lambda n: 1 + n % 3),
+    "one file for each trigger": lambda: job(usual, query=FILES_IN, files=1, rows=lambda n: 1000),
+    "small batches every 5 seconds": lambda: job(lambda n, rows: [Stage([0.05] * 4, rows)], driver=0.1),
     "files of a long trigger": lambda: job(
         lambda n, rows: [Stage([0.05] * 4, rows)], query=FILES, every=8.0, driver=0.1
     ),
@@ -170,6 +172,11 @@ def test_partitions_that_leave_time_for_two_batches_are_found():
     assert kinds(log) == {"partitions"}
 
 
+def test_partitions_of_a_first_batch_without_records_are_found():
+    log = job(lambda n, rows: [Stage([0.3] * 200, 0, shuffled=True)], batches=1, rows=lambda n: 0)
+    assert kinds(log) == {"partitions"}
+
+
 def test_watermark_that_removes_no_state_is_found():
     log = job(usual, state=lambda n: 800 * n, watermark=lambda n: 5.0 * n - 20, newest=lambda n: 5.0 * n)
     (finding,) = findings_of(read(log), 10.0)
@@ -181,6 +188,27 @@ def test_files_that_are_held_back_are_found():
     (finding,) = findings_of(read(log), 10.0)
     assert "always reads 1 file" in finding.evidence
     assert finding.change == "raise maxFilesPerTrigger"
+
+
+@pytest.mark.parametrize(
+    ("operator", "watermark", "change"),
+    [
+        ("symmetricHashJoin", False, "withWatermark on both sides"),
+        ("symmetricHashJoin", True, "a range of both event times in the join's condition"),
+        ("dedupe", True, "dropDuplicatesWithinWatermark, or"),
+        ("transformWithStateInPandasExec", False, "a TTL or a timer"),
+        ("applyInPandasWithState", False, "a time-out of the state"),
+        ("stateStoreSave", False, "withWatermark, and a window"),
+    ],
+)
+def test_change_for_growing_state_fits_its_operator(operator, watermark, change):
+    times = {"watermark": lambda n: 5.0 * n - 20, "newest": lambda n: 5.0 * n} if watermark else {}
+    (finding,) = findings_of(read(job(usual, state=lambda n: 800 * n, operator=operator, **times)), 10.0)
+    assert finding.change.startswith(change)
+
+
+def test_small_files_of_a_function_are_found():
+    assert kinds(job(lambda n, rows: [Stage([0.2] * 8, rows, written=10_000)], query=FUNCTION)) == {"small files"}
 
 
 def test_state_on_one_of_four_executors_is_found():

@@ -9,6 +9,8 @@ from functools import cached_property
 from itertools import accumulate, pairwise
 
 from elastream.core.lateness import BatchTimes, StageTimes
+from elastream.errors import ElastreamError
+from elastream.units import duration
 
 NAN = float("nan")
 # Newest batches of a query that are kept.
@@ -100,6 +102,7 @@ class LoggedQuery:
         dropped: Batches that were too many to keep.
         unfinished: Seconds for which a batch had run when the log ended; 0 without one.
         width: Tasks of its widest stage; 0 if unknown.
+        stateful: Spark's name of the operator with the most rows of state; empty if unknown.
     """
 
     id: str
@@ -112,6 +115,7 @@ class LoggedQuery:
     dropped: int = 0
     unfinished: float = 0.0
     width: int = 0
+    stateful: str = ""
 
     def add(self, batch: LoggedBatch) -> None:
         """Add a batch; one that runs again replaces its first try."""
@@ -219,7 +223,19 @@ class Application:
 
     @property
     def task_cpus(self) -> float:
-        return max(1.0, float(self.settings.get("spark.task.cpus", "1")))
+        cpus = self.settings.get("spark.task.cpus", "")
+        return max(1.0, float(cpus)) if cpus.isdecimal() else 1.0
+
+    def time(self, name: str, default: str) -> float:
+        """Return a setting in seconds. Without a unit it is in milliseconds, as in Spark."""
+        text = self.settings.get(name, default).strip()
+        try:
+            return duration(f"{text}ms" if text.isdecimal() else text)
+        except ElastreamError:
+            return duration(default)
+
+    def enabled(self, name: str, *, default: bool = False) -> bool:
+        return self.settings.get(name, str(default)).strip().lower() == "true"
 
     def slots(self, at: float) -> int:
         """Return the tasks that run at once at epoch second `at`, at least 1."""

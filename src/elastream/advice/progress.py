@@ -11,6 +11,8 @@ from elastream.advice.application import NAN, Application, Lag, LoggedBatch, Log
 from elastream.spark.telemetry.batches import Batch, read_batch
 
 Json = Mapping[str, Any]
+# Errors of reading JSON of another form: a figure may be infinite, and lists nested deeply.
+MALFORMED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 # Work on state that does not follow from a batch's records (ms, of all tasks).
 STATE_WORK = ("allRemovalsTimeMs", "commitTimeMs")
 # Larger figures are damage: the year 5138, four months, a thousand billion.
@@ -36,7 +38,7 @@ class ProgressReader:
         """Add the batch of `progress`; one without work is left out.
 
         Raises:
-            KeyError: It lacks a field, as do TypeError and ValueError for one of another form.
+            KeyError: It lacks a field. For one of another form, another error of MALFORMED.
         """
         id = str(progress["id"])
         query = self.query(id, progress.get("name"))
@@ -63,6 +65,8 @@ class ProgressReader:
         states = progress.get("stateOperators") or ()
         partitions = sum(len(each) for source in sources for each in _kafka(source, "endOffset").values())
         query.width = max([query.width, partitions, *(int(each.get("numShufflePartitions") or 0) for each in states)])
+        if states:
+            query.stateful = str(max(states, key=lambda each: int(each.get("numRowsTotal") or 0)).get("operatorName") or "")
         times = progress.get("eventTime") or {}
         query.add(
             LoggedBatch(

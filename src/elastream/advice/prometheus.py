@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from elastream.advice.application import KEPT_BATCHES, NAN, Application, LoggedBatch, LoggedQuery
-from elastream.advice.progress import MOST_EPOCH, MOST_RECORDS, MOST_SECONDS
+from elastream.advice.progress import MALFORMED, MOST_EPOCH, MOST_RECORDS, MOST_SECONDS
 from elastream.advice.web import NoSuchPage, Site
 from elastream.core.wording import counted
 from elastream.errors import InputError
@@ -75,7 +75,7 @@ def read(source: str, site: Site, query: Mapping[str, str]) -> Application:
         applications = _applications(series)
     except NoSuchPage:
         raise InputError(f"{source} is neither Spark's web interface nor Prometheus") from None
-    except (AttributeError, KeyError, TypeError, ValueError):
+    except MALFORMED:
         raise InputError(f"{source} answers in a form that is not Prometheus's") from None
     if not applications:
         there = f"none of {counted(len(series), 'series', 'series')} is" if series else "there is no series"
