@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from elastream.advice.advice import advise
 from elastream.advice.application import Application
 from elastream.advice.event_log import EventLog
 from elastream.advice.findings import Sureness, findings_of
@@ -188,6 +189,33 @@ def test_files_that_are_held_back_are_found():
     (finding,) = findings_of(read(log), 10.0)
     assert "always reads 1 file" in finding.evidence
     assert finding.change == "raise maxFilesPerTrigger"
+
+
+def test_files_that_come_for_each_trigger_may_hide_a_limit(tmp_path):
+    log = job(usual, query=FILES_IN, files=1, rows=lambda n: 1000)
+    advice = advise(str(log.write(tmp_path / "log")))
+    assert advice.findings == ()
+    assert "whether a limit holds back files of counts, or as many come for each batch: each read 1" in advice.unknown
+    late = job(usual, query=FILES_IN, files=1, rows=lambda n: 1000, driver=lambda n: 9.0 if n == 0 else 0.3)
+    assert kinds(late) == {"limit"}
+
+
+def test_python_of_a_row_writer_is_no_slow_sink():
+    writer = Query(sink="ForeachWriterTable(org.apache.spark.sql.execution.python.streaming.PythonForeachWriter@1)")
+    assert kinds(job(lambda n, rows: [Stage([2.5] * 4, rows, cpu=0.0)], query=writer)) == set()
+
+
+def test_unfinished_batch_is_late_too():
+    log = job(lambda n, rows: [Stage([30.0] * 2, rows)], batches=3, back_to_back=True, rows=lambda n: 100 * n)
+    del log.events[-1]
+    (finding,) = findings_of(read(log), 25.0)
+    assert finding.kind == "few_tasks"
+
+
+def test_tasks_that_spark_joined_in_a_function_name_their_setting():
+    log = job(lambda n, rows: [Stage([12.0], rows, shuffled=True)], back_to_back=True, query=FUNCTION)
+    (finding,) = findings_of(read(log), 10.0)
+    assert "spark.sql.adaptive.coalescePartitions.enabled=false" in finding.evidence
 
 
 @pytest.mark.parametrize(

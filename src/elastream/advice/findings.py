@@ -28,6 +28,7 @@ from elastream.core.lateness import (
     StageTimes,
     bottleneck,
     diagnose,
+    more_partitions,
 )
 from elastream.core.lines import line_through
 from elastream.core.wording import amount, counted, percent
@@ -166,11 +167,15 @@ def limit_of(query: LoggedQuery) -> tuple[str, float, str]:
         if full >= LIMITED * len(waiting):
             kafka = any(source.startswith("Kafka") for source in query.sources)
             return f"{amount(most)} records", most, "maxOffsetsPerTrigger" if kafka else ""
-    all_ = [batch for batch in query.batches if batch.rows > 0]
-    number, *others = {batch.files for batch in all_}
-    if number and not others and _never_waits(query, warm) and _came_late(query, all_):
+    if (number := steady_files(query)) and _came_late(query):
         return counted(number, "file"), statistics.median(batch.rows for batch in warm), "maxFilesPerTrigger"
     return nothing
+
+
+def steady_files(query: LoggedQuery) -> int:
+    """Return the files that every batch read, if batches did not wait for them; 0 otherwise."""
+    number, *others = {batch.files for batch in query.batches if batch.rows > 0} or {0}
+    return number if not others and len(query.warm) >= LIMIT_BATCHES and _never_waits(query, query.warm) else 0
 
 
 def _never_waits(query: LoggedQuery, batches: Sequence[LoggedBatch]) -> bool:
@@ -179,9 +184,10 @@ def _never_waits(query: LoggedQuery, batches: Sequence[LoggedBatch]) -> bool:
     return statistics.median(gaps) <= max(0.3, 0.2 * interval)
 
 
-def _came_late(query: LoggedQuery, batches: Sequence[LoggedBatch]) -> bool:
-    """Return True if a batch started later than usual: as many files as ever then mean a limit, not a steady producer."""
-    return math.isnan(query.trigger) or any(b.start - a.start > LATE_START * query.trigger for a, b in pairwise(batches))
+def _came_late(query: LoggedQuery) -> bool:
+    """Return True if a batch started late: as many files as ever then mean a limit, and not a steady producer."""
+    latest = max((b.start - a.start for a, b in pairwise(query.batches)), default=0.0)
+    return math.isnan(query.trigger) or latest > LATE_START * query.trigger
 
 
 def _of_query(application: Application, query: LoggedQuery, target: float, *, explicit: bool) -> list[Finding]:
@@ -272,7 +278,7 @@ def _of_late(
 ) -> Iterator[Finding]:
     """Yield the cause that late batches have in common, where that of usual ones is none."""
     late = [times_of(batch) for batch in batches if batch.seconds > target and batch.stages]
-    if len(late) >= LEAST_LATE:
+    if late and len(late) + (query.unfinished > target) >= LEAST_LATE:
         traits = QueryTraits(query.trigger, function=query.function, slots=application.slots(batches[-1].start))
         diagnosis = bottleneck(f"{query.name} is late", late, traits)
         if diagnosis.cause is not Cause.UNKNOWN:
@@ -461,7 +467,7 @@ def _growth(application: Application, query: LoggedQuery, warm: Sequence[LoggedB
         f"{query.name}, {percent(takes / interval)} of what it may take: no host makes room for more records"
     )
     shuffled = statistics.median(stage.shuffled for _, stage in bound) >= 0.5
-    change = "more spark.sql.shuffle.partitions, on a new checkpoint" if shuffled else "more partitions of its source"
+    change = f"more {more_partitions(shuffled=shuffled, function=query.function)}"
     yield Finding(query.name, "growth", evidence, change)
 
 

@@ -48,6 +48,9 @@ class ProgressReader:
         sources = [_source(each) for each in progress.get("sources") or ()]
         query.sources = tuple(str(each.get("description")) for each in sources)
         query.sink = str((progress.get("sink") or {}).get("description", ""))
+        stages = list(stages)
+        if stages and "PythonForeachWriter" in query.sink:  # no plan or RDD of its stage says so
+            stages[-1] = replace(stages[-1], times=replace(stages[-1].times, python=True))
         if "addBatch" not in durations:
             return
         number, start = int(progress["batchId"]), epoch(progress["timestamp"])
