@@ -88,6 +88,7 @@ HEALTHY = {
     "files of a long trigger": lambda: job(
         lambda n, rows: [Stage([0.05] * 4, rows)], query=FILES, every=8.0, driver=0.1
     ),
+    "garbage of few seconds": lambda: job(lambda n, rows: [Stage([0.2] * 4, rows, gc=0.4)], batches=8),
     "garbage of a few batches": lambda: job(
         lambda n, rows: [Stage([0.5] * 4, rows, gc=3.0 if n % 10 == 5 else 0.01)], batches=60
     ),
@@ -203,6 +204,14 @@ def test_files_that_come_for_each_trigger_may_hide_a_limit(tmp_path):
 def test_python_of_a_row_writer_is_no_slow_sink():
     writer = Query(sink="ForeachWriterTable(org.apache.spark.sql.execution.python.streaming.PythonForeachWriter@1)")
     assert kinds(job(lambda n, rows: [Stage([2.5] * 4, rows, cpu=0.0)], query=writer)) == set()
+
+
+def test_failed_tasks_of_few_batches_are_found():
+    assert kinds(job(lambda n, rows: [Stage([0.2] * 8, rows, failed=1)], batches=3)) == {"failed tasks"}
+
+
+def test_late_records_of_two_warm_batches_are_no_finding():
+    assert kinds(job(usual, batches=4, driver=lambda n: 12.0 if n == 2 else 0.3)) == set()
 
 
 def test_unfinished_batch_is_late_too():

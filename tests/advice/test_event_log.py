@@ -157,7 +157,7 @@ def test_query_without_a_finished_batch_is_named(tmp_path):
     only.started(Query())
     only.batch(Query(), 0, 0.0, 100, [Stage([70.0], 100)])
     del only.events[-1]
-    with pytest.raises(InputError, match="no batch of its streaming query has finished; the first had run for 70.0 s"):
+    with pytest.raises(InputError, match="no batch of its streaming query has finished; the first had run for 70"):
         read_source(str(only.write(tmp_path / "only")))
 
 

@@ -49,7 +49,7 @@ class Advice:
         ]
         warm = {query.name: len(query.warm) for query in self.application.queries.values()}
         short = [
-            f"why {name} is slow: {counted(number, 'warm batch', 'warm batches')}, and {LEAST_BATCHES} are needed"
+            f"if {name} is slow, and why: {counted(number, 'warm batch', 'warm batches')}, and {LEAST_BATCHES} are needed"
             for name, number in warm.items()
             if number < LEAST_BATCHES
         ]

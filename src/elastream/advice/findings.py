@@ -75,8 +75,9 @@ ENDS_OF_STATE = {
 WATERMARK_DELAYS = 3.0
 # Share of the lag in one Kafka partition of several.
 LAG_SHARE, LAG_PARTITIONS = 0.5, 3
-# Share of the tasks' and the batches' time from which collections of garbage matter; share of batches that spill.
-GC_SHARE, GC_OF_BATCH, SPILLING = 0.1, 0.1, 0.1
+# Share of the tasks' and the batches' time, and seconds in all, from which collections of garbage matter; share of batches
+# that spill.
+GC_SHARE, GC_OF_BATCH, LEAST_GC_S, SPILLING = 0.1, 0.1, 5.0, 0.1
 # Files of a sink in an hour, and their mean size (bytes), from which they are small.
 FILES_AN_HOUR, SMALL_FILE = 1_000, 16e6
 # Share of an executor's fair part of the work below which it idles, and of all slots above which others are loaded.
@@ -215,7 +216,7 @@ def _of_query(application: Application, query: LoggedQuery, target: float, *, ex
     in_time = Latency.logged(query, warm, target).in_time if warm else 1.0
     if not findings and in_time < 1 - LATE:
         findings += _of_late(application, query, warm, target)
-    if not findings and in_time < 1 - LATE:
+    if not findings and in_time < 1 - LATE and len(warm) >= LEAST_BATCHES:
         evidence = f"{percent(1 - in_time)} of the records of {query.name} are late, for no cause that the log shows"
         findings.append(Finding(query.name, "late", evidence, CHANGES[Cause.UNKNOWN]))
     return findings
@@ -263,6 +264,8 @@ def _slots(application: Application, query: LoggedQuery) -> tuple[str, str]:
     }
     name = max(run, key=lambda each: run[each], default="")
     more = f"; most of those of others are of {name}" if name and run[name] > 0 else ""
+    if not more and application.others_within(begun, ended):
+        more = "; jobs of no query ran meanwhile"
     fair = application.settings.get("spark.scheduler.mode", "").upper() == "FAIR"
     return more, "more hosts, or more weight for its scheduler pool" if fair else CHANGES[Cause.SLOTS]
 
@@ -270,6 +273,7 @@ def _slots(application: Application, query: LoggedQuery) -> tuple[str, str]:
 def _of_few(application: Application, query: LoggedQuery, target: float) -> Iterator[Finding]:
     batches = [batch for batch in query.batches if batch.rows > 0]
     yield from _partitions(application, query, batches or query.batches)
+    yield from _failures(application, query, query.batches)
     yield from _of_late(application, query, batches, target)
 
 
@@ -403,7 +407,7 @@ def _memory(application: Application, query: LoggedQuery, warm: Sequence[LoggedB
         if (gc := math.fsum(stage.gc for stage in batch.stages)) > GC_OF_BATCH * batch.seconds and batch.run > 0
     ]
     often = [share for share in shares if share > GC_SHARE]
-    if len(often) > SURE * len(warm):
+    if len(often) > SURE * len(warm) and math.fsum(s.gc for batch in warm for s in batch.stages) >= LEAST_GC_S:
         evidence = f"the tasks of {query.name} collect garbage for {percent(statistics.median(often))} of their time"
         rocks = "rocksdb" in application.settings.get("spark.sql.streaming.stateStore.providerClass", "").lower()
         stateful = any(batch.state > 0 for batch in warm)

@@ -289,7 +289,7 @@ def _waiting_tasks(claim: str, stage: StageTimes, slots: int) -> Diagnosis:
 
 
 def more_partitions(*, shuffled: bool, function: bool) -> str:
-    """Return what gives a stage more tasks. Spark joins small partitions of a shuffle in a function, and has no state there."""
+    """Return what gives a stage more tasks. In a function, Spark joins small partitions of a shuffle."""
     if not shuffled:
         return "partitions of its source"
     how = "and spark.sql.adaptive.coalescePartitions.enabled=false" if function else "on a new checkpoint"
