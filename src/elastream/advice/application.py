@@ -1,4 +1,4 @@
-"""An application as its log describes it: its queries with their batches and stages, its executors, its settings."""
+"""An application as its log describes it."""
 
 import bisect
 import math
@@ -138,7 +138,6 @@ class LoggedQuery:
 
     @property
     def function(self) -> bool:
-        """True if it hands batches to a function."""
         return "foreachbatch" in self.sink.lower()
 
     @cached_property
@@ -147,7 +146,7 @@ class LoggedQuery:
 
     @property
     def restless(self) -> bool:
-        """True if each batch followed the one before at once, so that a trigger would not show."""
+        """True if each batch followed the one before at once."""
         return not self._idle[COLD_BATCHES:]
 
     @cached_property
@@ -227,7 +226,7 @@ class Application:
         return max(1.0, float(cpus)) if cpus.isdecimal() else 1.0
 
     def time(self, name: str, default: str) -> float:
-        """Return a setting in seconds. Without a unit it is in milliseconds, as in Spark."""
+        """Return a setting in seconds; without a unit it is in milliseconds."""
         text = self.settings.get(name, default).strip()
         try:
             return duration(f"{text}ms" if text.isdecimal() else text)
@@ -264,5 +263,4 @@ class Application:
 
 
 def times_of(batch: LoggedBatch, others: Sequence[tuple[float, float]] = ()) -> BatchTimes:
-    """Return a batch for the diagnosis of lateness."""
     return BatchTimes(batch.start, batch.seconds, batch.durations, [stage.times for stage in batch.stages], others)

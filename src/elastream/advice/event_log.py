@@ -236,7 +236,7 @@ class EventLog:
 
 
 def _parsed(line: bytes) -> Json:
-    """Return a task's event, without its accumulables if possible: they are most of the line."""
+    """Return a task's event, without its long accumulables if possible."""
     begin = line.find(ACCUMULABLES)
     end = line.find(b"}]}", begin)
     event: Json

@@ -128,7 +128,7 @@ CHANGES = {
 
 # Kinds of findings that say less than another one: fewer partitions, for example, come before more hosts.
 WEAKER = {
-    "partitions": ("hosts", "many_tasks"),
+    "partitions": ("hosts", "many_tasks", "sink"),
     "few_tasks": ("growth",),
     "long_task": ("growth",),
     "sink": ("growth",),
@@ -141,7 +141,7 @@ def findings_of(application: Application, target: float, *, explicit: bool = Fal
 
     Args:
         target: Target latency (seconds).
-        given: True if a person set it. A long trigger within it is on purpose.
+        explicit: True if a person set it. A long trigger within it is on purpose.
     """
     of_queries = (
         finding
@@ -155,7 +155,7 @@ def findings_of(application: Application, target: float, *, explicit: bool = Fal
 def limit_of(query: LoggedQuery) -> tuple[str, float, str]:
     """Return the limit that holds back records of a query: in words, records a batch, and option; ("", inf, "") without.
 
-    Such a source has batches of one size, though more waits or no batch waits for records.
+    Batches of one size show it, though more waits or none waits.
     """
     warm = query.warm
     nothing = "", math.inf, ""
@@ -174,7 +174,7 @@ def limit_of(query: LoggedQuery) -> tuple[str, float, str]:
 
 
 def steady_files(query: LoggedQuery) -> int:
-    """Return the files that every batch read, if batches did not wait for them; 0 otherwise."""
+    """Return the files of every batch if none waited for one; 0 otherwise."""
     number, *others = {batch.files for batch in query.batches if batch.rows > 0} or {0}
     return number if not others and len(query.warm) >= LIMIT_BATCHES and _never_waits(query, query.warm) else 0
 
@@ -186,7 +186,7 @@ def _never_waits(query: LoggedQuery, batches: Sequence[LoggedBatch]) -> bool:
 
 
 def _came_late(query: LoggedQuery) -> bool:
-    """Return True if a batch started late: as many files as ever then mean a limit, and not a steady producer."""
+    """Return True if a batch started late, so that equal batches mean a limit and no steady producer."""
     latest = max((b.start - a.start for a, b in pairwise(query.batches)), default=0.0)
     return math.isnan(query.trigger) or latest > LATE_START * query.trigger
 
@@ -280,7 +280,7 @@ def _of_few(application: Application, query: LoggedQuery, target: float) -> Iter
 def _of_late(
     application: Application, query: LoggedQuery, batches: Sequence[LoggedBatch], target: float
 ) -> Iterator[Finding]:
-    """Yield the cause that late batches have in common, where that of usual ones is none."""
+    """Yield the common cause of late batches."""
     late = [times_of(batch) for batch in batches if batch.seconds > target and batch.stages]
     if late and len(late) + (query.unfinished > target) >= LEAST_LATE:
         traits = QueryTraits(query.trigger, function=query.function, slots=application.slots(batches[-1].start))
@@ -300,7 +300,7 @@ def _is_late(query: LoggedQuery, block: Sequence[LoggedBatch], target: float) ->
 def _diagnosed(
     application: Application, query: LoggedQuery, block: Sequence[LoggedBatch], target: float, traits: QueryTraits
 ) -> Diagnosis | None:
-    """Return why a block of batches is late or needlessly long, or None."""
+    """Return why batches are late or too long, or None."""
     begun, ended = block[0].start, block[-1].end
     others = application.others_within(begun, ended)
     times = [times_of(batch, others) for batch in block]
@@ -374,7 +374,6 @@ def _state(application: Application, query: LoggedQuery, warm: Sequence[LoggedBa
 
 
 def _end_of_state(query: LoggedQuery) -> tuple[str, str]:
-    """Return what ends rows of the state: without a watermark, and with one that removes nothing."""
     return next((changes for name, changes in ENDS_OF_STATE.items() if name in query.stateful.lower()), ENDS_OF_STATE[""])
 
 

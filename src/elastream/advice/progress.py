@@ -93,7 +93,7 @@ class ProgressReader:
 
 
 def _source(progress: Json) -> dict[str, Any]:
-    """Return the progress of a source with its offsets as JSON, which an event log holds as text."""
+    """Return the progress of a source with its offsets as JSON."""
     offsets = {name: _parsed(progress.get(name)) for name in ("startOffset", "endOffset", "latestOffset")}
     return {**progress, **offsets}
 
@@ -122,7 +122,7 @@ def epoch(text: str) -> float:
 
 
 def _watermark(times: Json) -> float:
-    """Return the watermark; one of 1970 is none yet."""
+    """Return the watermark; 1970 is none."""
     at = epoch(times["watermark"]) if times.get("watermark") else NAN
     return at if at > 0 else NAN
 

@@ -197,7 +197,6 @@ def _query(name: str, spans: list[Span], values: Mapping[str, Samples]) -> Logge
 
 
 def _usual(spans: list[Span]) -> float:
-    """Return the usual seconds between starts."""
     lasted = np.array([span.ended - span.begun for span in spans])
     times, numbers = np.cumsum(lasted), np.cumsum(lasted / [span.every for span in spans])
     until = np.searchsorted(numbers, numbers + STRETCH)

@@ -1,4 +1,4 @@
-"""Sizing of an application: what other numbers of hosts would have done, and what `horizon` would have paid."""
+"""Sizing of an application: what other numbers of hosts, and `horizon`, would have done."""
 
 import math
 from collections.abc import Sequence
@@ -178,7 +178,7 @@ def _calibrated(
 
 
 def _missing(application: Application, served: Sequence[_Served]) -> str:
-    """Return the query without a model that has more than UNSERVED of the tasks' time; empty without one."""
+    """Return a query without a model that has much of the work; empty without one."""
     run = {query.name: math.fsum(batch.run for batch in query.batches) for query in application.queries.values()}
     most = UNSERVED * math.fsum(run.values())
     models = {one.query.name for one in served}

@@ -1,6 +1,6 @@
 """Sources of advice: an event log of Spark, or lines of StreamingQueryProgress.
 
-Logs may be rolled and compressed. Whatever is whole before a damaged or open end counts.
+Whatever is whole before a damaged or open end counts.
 """
 
 import itertools
@@ -217,7 +217,6 @@ def _read_progress(source: str, lines: Iterable[bytes]) -> Application:
 
 
 def _why(error: Exception) -> str:
-    """Return what JSON of a progress lacks; empty if it is no JSON, or of something else."""
     if isinstance(error, KeyError):
         return f": it lacks {error}"
     other = not isinstance(error, ValueError) or isinstance(error, json.JSONDecodeError | UnicodeError)

@@ -38,7 +38,7 @@ class JobQueries:
     _of_pipeline: StartedQueries | None = None
 
     def follow_pipeline(self, session: SparkSession) -> None:
-        """Remember every query of the session's application, which a pipeline starts in sessions of its own."""
+        """Remember every query of the session's application."""
         self._of_pipeline = StartedQueries(session)
 
     def follow(self) -> None:
@@ -96,7 +96,7 @@ class JobQueries:
         self._queries.append((query, specs))
 
     def _add_pipeline(self, executions: Sequence[Java]) -> None:
-        """Add the queries of flows, without the sources that another flow writes."""
+        """Add the queries of flows, without sources that another flow writes."""
         written = {urlsplit(match[1]).path for each in executions if (match := FILE_SINK.fullmatch(str(each.sink())))}
         for execution in executions:
             self._add(StreamingQuery(execution), execution)

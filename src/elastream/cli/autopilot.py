@@ -80,7 +80,7 @@ def autopilot(
 
 
 def check_pipeline(arguments: Sequence[str]) -> None:
-    """Raise InputError unless this process can execute spark-pipelines with these arguments."""
+    """Raise InputError or EnvironmentProblem if spark-pipelines cannot run."""
     if "run" not in arguments:
         raise InputError("spark-pipelines: say `run`, as in spark-pipelines --master spark://host:7077 run --spec FILE")
     if release_of(version := installed()) < PIPELINES_SINCE:
@@ -91,7 +91,7 @@ def check_pipeline(arguments: Sequence[str]) -> None:
 
 
 def run_job(job: Path, arguments: Sequence[str], settings: Mapping[str, Any]) -> None:
-    """Execute a Python program or spark-pipelines, with an Autopilot of these settings for each of its applications."""
+    """Execute a Python program or spark-pipelines, with an Autopilot for each of its applications."""
     from elastream.api.autopilot import Autopilot
 
     watch_sessions(lambda session: Autopilot(session, **settings).watch())
@@ -104,7 +104,7 @@ def run_job(job: Path, arguments: Sequence[str], settings: Mapping[str, Any]) ->
 
 
 def run_pipeline(arguments: list[str]) -> None:
-    """Execute spark-pipelines in this process, with its Spark Connect server. Options of spark-submit precede `run`."""
+    """Execute spark-pipelines in this process. Options of spark-submit precede `run`."""
     at = arguments.index("run")
     options, sys.argv = arguments[:at], [PIPELINES, *arguments[at:]]
     parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
@@ -212,7 +212,7 @@ def submit_options(arguments: Sequence[str], jar: str, own: Mapping[str, str]) -
 
 
 def watch_sessions(begin: "Callable[[SparkSession], object]") -> None:
-    """Call `begin` with the first session of each application that this process opens from now on."""
+    """Call `begin` with the first session of each application."""
     from pyspark.sql import SparkSession
 
     applications: set[str] = set()
