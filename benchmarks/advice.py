@@ -1,4 +1,4 @@
-"""Findings of `elastream advise` on jobs of plain PySpark, and its predictions for another fleet. 35 minutes.
+"""Findings of `elastream advise` on jobs of plain PySpark, and its predictions for another fleet. 45 minutes.
 
 Each job runs on two local cores with an event log, and nothing of Elastream in it. A fault counts if the finding of its
 kind is there; a finding in a job without a fault is false.
@@ -12,6 +12,7 @@ import itertools
 import json
 import math
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -23,6 +24,7 @@ from typing import Any
 import pandas as pd
 from _common import Report, main
 from _sources import advices
+from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
@@ -108,6 +110,38 @@ def joined(spark: SparkSession, folder: Path) -> None:
     write(left.join(right, f.expr(within)), folder)
 
 
+def joined_without_range(spark: SparkSession, folder: Path) -> None:
+    left = rate(spark, 100).withWatermark("timestamp", "1 second").selectExpr("value as a", "timestamp as at")
+    right = rate(spark, 100).withWatermark("timestamp", "1 second").selectExpr("value as b", "timestamp as bt")
+    write(left.join(right, f.expr("a = b")), folder)
+
+
+def many_files(frame: DataFrame, number: int) -> None:
+    with TemporaryDirectory() as folder:
+        frame.repartition(12).write.mode("append").parquet(folder)
+
+
+def sorted_in_parts(frame: DataFrame, number: int) -> None:
+    frame.withColumn("i", f.expr("explode(sequence(1, 100))")).orderBy(f.rand()).write.format("noop").mode("append").save()
+
+
+def flaky(batches: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    attempt = TaskContext.get()
+    if attempt is not None and attempt.attemptNumber() == 0:
+        raise ValueError("connection reset")
+    yield from batches
+
+
+def batch_jobs(spark: SparkSession, folder: Path) -> None:
+    def repeat() -> None:
+        with suppress(Exception):
+            while True:
+                spark.range(0, 64, 1, 16).withColumn("s", sleep("250")).write.format("noop").mode("overwrite").save()
+
+    threading.Thread(target=repeat, daemon=True).start()
+    write(rate(spark, 50), folder, "1 second")
+
+
 def failing(spark: SparkSession, folder: Path) -> None:
     write(rate(spark).withColumn("x", f.expr("if(value > 9000, raise_error('no'), 1)")), folder)
 
@@ -136,6 +170,21 @@ FAULTS: dict[str, Job] = {
     "few_tasks": Job(lambda s, d: write(work(rate(s, 100, 1), "400000"), d, "2 seconds", mode="update"), seconds=90.0),
     "surge": Job(lambda s, d: write(files(s, d).withColumn("s", sleep("4")), d, "1 second"), feed=1.0, first=200),
     "failure": Job(failing),
+    "state, join without a range": Job(joined_without_range, seconds=60.0),
+    "state, keys of a deduplication": Job(
+        lambda s, d: write(rate(s).withWatermark("timestamp", "2 seconds").dropDuplicates(["value"]), d)
+    ),
+    "limit, without a trigger": Job(lambda s, d: write(files(s, d, maxFilesPerTrigger=1), d, None), feed=16.0, first=40),
+    "small files, of a function": Job(lambda s, d: each_batch(rate(s), d, many_files)),
+    "spill": Job(
+        lambda s, d: each_batch(rate(s), d, sorted_in_parts),
+        settings={"spark.shuffle.spill.numElementsForceSpillThreshold": "2000"},
+    ),
+    "failed tasks": Job(
+        lambda s, d: write(rate(s, 20).mapInPandas(flaky, "timestamp timestamp, value long"), d),
+        settings={"spark.master": "local[2,6]"},
+    ),
+    "slots, batch jobs": Job(batch_jobs, seconds=60.0),
 }
 
 
@@ -188,6 +237,16 @@ def count(frame: DataFrame, number: int) -> None:
     frame.count()
 
 
+def five(spark: SparkSession, folder: Path) -> None:
+    for number in range(5):
+        write(rate(spark, 20), folder, "4 seconds", name=f"q{number}")
+
+
+def each_row(spark: SparkSession, folder: Path) -> None:
+    frame = rate(spark, 200).writeStream.foreach(lambda row: sum(range(20_000)))
+    frame.option("checkpointLocation", str(folder / "checkpoint")).trigger(processingTime="4 seconds").start()
+
+
 CLEAN: dict[str, Job] = {
     "map": Job(lambda s, d: write(rate(s, 5000), d)),
     "windows": Job(lambda s, d: write(counts(rate(s)), d, mode="update")),
@@ -202,6 +261,13 @@ CLEAN: dict[str, Job] = {
     ),
     "two queries": Job(two),
     "steady work": Job(lambda s, d: write(work(rate(s, 100, 8), "2000"), d, "3 seconds", mode="update")),
+    "one file for each trigger": Job(lambda s, d: write(files(s, d), d, "1 second"), feed=1.0),
+    "trigger of 5 seconds": Job(lambda s, d: write(rate(s), d, "5 seconds"), seconds=60.0),
+    "five queries": Job(five),
+    "rows to Python": Job(each_row),
+    "keys that fill up": Job(
+        lambda s, d: write(rate(s, 100).groupBy(f.expr("cast(rand() * 500 as int)")).count(), d, mode="update")
+    ),
     "continuous work": Job(lambda s, d: write(rate(s, 20_000), d, "1 second")),
 }
 
@@ -216,7 +282,8 @@ def logged(job: Job, folder: Path, cores: int = 2) -> Path:
     (folder / "logs").mkdir()
     (folder / "in").mkdir()
     settings = {**QUIET, **job.settings, "spark.eventLog.enabled": "true", "spark.eventLog.dir": (folder / "logs").as_uri()}
-    builder = SparkSession.builder.master(f"local[{cores}]").appName("stranger")
+    settings = {"spark.master": f"local[{cores}]", **settings}
+    builder = SparkSession.builder.appName("stranger")
     for key, value in settings.items():
         builder = builder.config(key, value)
     numbers = itertools.count()

@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from elastream.advice.advice import advise
 from elastream.advice.application import Application
 from elastream.advice.event_log import EventLog
 from elastream.advice.findings import Sureness, findings_of
@@ -82,9 +83,12 @@ HEALTHY = {
     ),
     "kafka": lambda: job(usual, query=KAFKA, source=lambda n: kafka(n, lambda n: [10 * (n % 3)] * 4)),
     "files of many sizes": lambda: job(usual, query=FILES, files=lambda n: 1 + n % 3),
+    "one file for each trigger": lambda: job(usual, query=FILES_IN, files=1, rows=lambda n: 1000),
+    "small batches every 5 seconds": lambda: job(lambda n, rows: [Stage([0.05] * 4, rows)], driver=0.1),
     "files of a long trigger": lambda: job(
         lambda n, rows: [Stage([0.05] * 4, rows)], query=FILES, every=8.0, driver=0.1
     ),
+    "garbage of few seconds": lambda: job(lambda n, rows: [Stage([0.2] * 4, rows, gc=0.4)], batches=8),
     "garbage of a few batches": lambda: job(
         lambda n, rows: [Stage([0.5] * 4, rows, gc=3.0 if n % 10 == 5 else 0.01)], batches=60
     ),
@@ -170,6 +174,11 @@ def test_partitions_that_leave_time_for_two_batches_are_found():
     assert kinds(log) == {"partitions"}
 
 
+def test_partitions_of_a_first_batch_without_records_are_found():
+    log = job(lambda n, rows: [Stage([0.3] * 200, 0, shuffled=True)], batches=1, rows=lambda n: 0)
+    assert kinds(log) == {"partitions"}
+
+
 def test_watermark_that_removes_no_state_is_found():
     log = job(usual, state=lambda n: 800 * n, watermark=lambda n: 5.0 * n - 20, newest=lambda n: 5.0 * n)
     (finding,) = findings_of(read(log), 10.0)
@@ -181,6 +190,62 @@ def test_files_that_are_held_back_are_found():
     (finding,) = findings_of(read(log), 10.0)
     assert "always reads 1 file" in finding.evidence
     assert finding.change == "raise maxFilesPerTrigger"
+
+
+def test_files_that_come_for_each_trigger_may_hide_a_limit(tmp_path):
+    log = job(usual, query=FILES_IN, files=1, rows=lambda n: 1000)
+    advice = advise(str(log.write(tmp_path / "log")))
+    assert advice.findings == ()
+    assert "whether a limit holds back files of counts, or as many come for each batch: each read 1" in advice.unknown
+    late = job(usual, query=FILES_IN, files=1, rows=lambda n: 1000, driver=lambda n: 9.0 if n == 0 else 0.3)
+    assert kinds(late) == {"limit"}
+
+
+def test_python_of_a_row_writer_is_no_slow_sink():
+    writer = Query(sink="ForeachWriterTable(org.apache.spark.sql.execution.python.streaming.PythonForeachWriter@1)")
+    assert kinds(job(lambda n, rows: [Stage([2.5] * 4, rows, cpu=0.0)], query=writer)) == set()
+
+
+def test_failed_tasks_of_few_batches_are_found():
+    assert kinds(job(lambda n, rows: [Stage([0.2] * 8, rows, failed=1)], batches=3)) == {"failed tasks"}
+
+
+def test_late_records_of_two_warm_batches_are_no_finding():
+    assert kinds(job(usual, batches=4, driver=lambda n: 12.0 if n == 2 else 0.3)) == set()
+
+
+def test_unfinished_batch_is_late_too():
+    log = job(lambda n, rows: [Stage([30.0] * 2, rows)], batches=3, back_to_back=True, rows=lambda n: 100 * n)
+    del log.events[-1]
+    (finding,) = findings_of(read(log), 25.0)
+    assert finding.kind == "few_tasks"
+
+
+def test_tasks_that_spark_joined_in_a_function_name_their_setting():
+    log = job(lambda n, rows: [Stage([12.0], rows, shuffled=True)], back_to_back=True, query=FUNCTION)
+    (finding,) = findings_of(read(log), 10.0)
+    assert "spark.sql.adaptive.coalescePartitions.enabled=false" in finding.evidence
+
+
+@pytest.mark.parametrize(
+    ("operator", "watermark", "change"),
+    [
+        ("symmetricHashJoin", False, "withWatermark on both sides"),
+        ("symmetricHashJoin", True, "a range of both event times in the join's condition"),
+        ("dedupe", True, "dropDuplicatesWithinWatermark, or"),
+        ("transformWithStateInPandasExec", False, "a TTL or a timer"),
+        ("applyInPandasWithState", False, "a time-out of the state"),
+        ("stateStoreSave", False, "withWatermark, and a window"),
+    ],
+)
+def test_change_for_growing_state_fits_its_operator(operator, watermark, change):
+    times = {"watermark": lambda n: 5.0 * n - 20, "newest": lambda n: 5.0 * n} if watermark else {}
+    (finding,) = findings_of(read(job(usual, state=lambda n: 800 * n, operator=operator, **times)), 10.0)
+    assert finding.change.startswith(change)
+
+
+def test_small_files_of_a_function_are_found():
+    assert kinds(job(lambda n, rows: [Stage([0.2] * 8, rows, written=10_000)], query=FUNCTION)) == {"small files"}
 
 
 def test_state_on_one_of_four_executors_is_found():

@@ -206,6 +206,15 @@ def test_arrivals_follow_the_times_of_first_and_last_records():
     assert (arrivals.by(-20), arrivals.by(-15), arrivals.by(20.0)) == (0.0, 50.0, 400.0)
 
 
+def test_query_with_little_work_has_no_sizes_beside_an_unknown_one():
+    application, heavy = logged(2), the_query(logged(2, batches=6, rate=lambda at: 10_000.0))
+    heavy.name = "heavy"
+    application.queries["heavy"] = heavy
+    sizing = size(application, 10.0, math.nan, {})
+    assert not sizing.curve
+    assert "sizes: the service of heavy, which has much of the work, is unknown" in sizing.unknown
+
+
 def test_short_log_has_no_sizes_and_says_why():
     sizing = size(logged(2, batches=6), 10.0, math.nan, {})
     assert sizing.curve == ()

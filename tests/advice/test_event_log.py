@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from elastream.advice.advice import advise
+from elastream.advice.application import Application
 from elastream.advice.sources import read_source
 from elastream.errors import InputError
 from support.event_logs import LogOf, Query, Stage, progress
@@ -82,7 +84,10 @@ def test_torn_lines_and_unknown_fields_are_skipped_and_counted(tmp_path):
         ('"Completion Time":', '"Completion Time":-'),
         ('"triggerExecution":1000', '"triggerExecution":1e300'),
         ('"batchId":1', '"batchId":null'),
+        ('"numInputRows":120', '"numInputRows":1e999'),
+        ('"durationMs":{', '"durationMs":' + "[" * 100_000 + "{"),
     ],
+    ids=lambda text: text[:20],
 )
 def test_line_with_a_figure_that_cannot_be_is_skipped_and_counted(old, new, tmp_path):
     lines = log_of(100, 120, 90).lines()
@@ -138,11 +143,61 @@ def test_failure_of_a_query_is_read(tmp_path):
 def test_log_of_a_batch_job_is_refused(tmp_path):
     log = LogOf()
     log.add("SparkListenerJobStart", **{"Job ID": 0, "Submission Time": 1, "Stage IDs": [0], "Properties": {}})
-    with pytest.raises(InputError, match="1 jobs and no streaming query"):
+    with pytest.raises(InputError, match="1 job and no streaming query"):
         read_source(str(log.write(tmp_path / "log")))
 
 
-def test_file_of_another_kind_is_refused(tmp_path):
-    (tmp_path / "notes").write_text("hello\n")
-    with pytest.raises(InputError, match="neither an event of Spark nor"):
+def test_query_without_a_finished_batch_is_named(tmp_path):
+    log = log_of(100, 120)
+    log.started(Query("idle", "99999999-2222-3333-4444-555555555555"))
+    application = read_source(str(log.write(tmp_path / "log")))
+    assert len(application.queries) == 1
+    assert application.unknown == ["anything of idle: it has no finished batch"]
+    only = LogOf()
+    only.started(Query())
+    only.batch(Query(), 0, 0.0, 100, [Stage([70.0], 100)])
+    del only.events[-1]
+    with pytest.raises(InputError, match="no batch of its streaming query has finished; the first had run for 70"):
+        read_source(str(only.write(tmp_path / "only")))
+
+
+PROGRESS = progress(Query(), 0, 0.0, 1.0, 100)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("hello\n", "neither an event of Spark nor the JSON of a StreamingQueryProgress$"),
+        ("\n\n", "it is empty"),
+        ("[" * 100_000, "neither an event of Spark nor"),
+        (json.dumps({**PROGRESS, "timestamp": "yesterday"}), "a StreamingQueryProgress: .*yesterday"),
+        (json.dumps({name: each for name, each in PROGRESS.items() if name != "id"}), "it lacks 'id'"),
+    ],
+    ids=lambda text: text[:20],
+)
+def test_file_of_another_kind_is_refused(content, why, tmp_path):
+    (tmp_path / "notes").write_text(content)
+    with pytest.raises(InputError, match=why):
         read_source(str(tmp_path / "notes"))
+
+
+def test_progress_may_be_one_array_as_recent_progress_is(tmp_path):
+    (tmp_path / "recent").write_text(json.dumps([PROGRESS, progress(Query(), 1, 10.0, 1.0, 100)]))
+    assert len(query_of(read_source(str(tmp_path / "recent"))).batches) == 2
+
+
+def test_log_without_its_beginning_is_read_from_the_next_line(tmp_path):
+    (tmp_path / "tail").write_bytes(log_of(100, 120).write(tmp_path / "log").read_bytes()[20:])
+    application = read_source(str(tmp_path / "tail"))
+    assert (len(query_of(application).batches), application.unreadable) == (2, 1)
+
+
+@pytest.mark.parametrize("name", ["spark.task.cpus", "spark.locality.wait", "spark.dynamicAllocation.enabled"])
+def test_setting_of_another_form_counts_as_the_default(name, tmp_path):
+    log = log_of(*[100] * 20)
+    log.events[1]["Spark Properties"][name] = "as usual"
+    assert advise(str(log.write(tmp_path / "log"))).findings == ()
+
+
+def test_time_without_a_unit_is_in_milliseconds_as_in_spark():
+    assert Application("x", "y", settings={"spark.locality.wait": "500"}).time("spark.locality.wait", "3s") == 0.5

@@ -163,7 +163,7 @@ def test_several_applications_ask_for_one():
         ({"/api/v1/applications": "[]"}, "has no application"),
         ({"/api/v1/applications/app-1/stages": '[{"description": 7}]', "/StreamingQuery/": ""}, "no streaming query"),
         ({"/api/v1/applications/app-1/environment": "{}"}, "in a form that is not Spark's: KeyError"),
-        ({"/StreamingQuery/": "<html>nothing"}, "has 1 jobs and no streaming query"),
+        ({"/StreamingQuery/": "<html>nothing"}, "has 1 job and no streaming query"),
     ],
 )
 def test_odd_answers_are_one_sentence(changed, why):

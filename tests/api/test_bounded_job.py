@@ -15,7 +15,7 @@ def queries(monkeypatch):
     for name in ("start", "toTable"):
         monkeypatch.setattr(DataStreamWriter, name, lambda writer, *arguments: SimpleNamespace())
     queries = JobQueries(None)
-    queries._add = lambda query: None
+    queries._check = lambda query: None
     queries.follow()
     return queries
 

@@ -64,8 +64,9 @@ def test_job_gets_one_autopilot_and_its_own_arguments(made, tmp_path, monkeypatc
         (["--freshness", "1min", __file__], "elastream: --freshness: what runs measured is kept for the next ones; name"),
         (
             ["--freshness", "1min", "spark-submit"],
-            "elastream: --freshness works with Python programs, and not yet with spark-",
+            "elastream: --freshness works with Python programs and spark-pipelines, and not yet with spark-submit",
         ),
+        (["spark-pipelines", "--master", "yarn"], "elastream: spark-pipelines: say `run`, as in spark-pipelines --master"),
         (
             ["--freshness", "1min", "--folder", "x", "--page", __file__],
             "elastream: --freshness: --page is for an Autopilot",

@@ -149,8 +149,8 @@ class LogOf:
 
 def progress(  # noqa: PLR0913
     query: Query, number: int, at: float, seconds: float, rows: int, driver: float = 0.3, *, state: int | None = None,
-    removed: int = 0, watermark: float | None = None, newest: float | None = None, source: dict[str, Any] | None = None,
-    **parts: float,
+    operator: str = "stateStoreSave", removed: int = 0, watermark: float | None = None, newest: float | None = None,
+    source: dict[str, Any] | None = None, **parts: float,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the progress of a batch, as an event log holds it."""
     durations = {"latestOffset": 0.01, "queryPlanning": 0.05, "walCommit": 0.02, "commitOffsets": 0.02}
@@ -159,7 +159,9 @@ def progress(  # noqa: PLR0913
     offsets = {"startOffset": str(number), "endOffset": str(number + 1), "latestOffset": str(number + 1), **(source or {})}
     times = {} if watermark is None else {"watermark": iso(watermark)}
     operators = (
-        [] if state is None else [{"numRowsTotal": state, "numRowsRemoved": removed, "memoryUsedBytes": 100 * state}]
+        []
+        if state is None
+        else [{"operatorName": operator, "numRowsTotal": state, "numRowsRemoved": removed, "memoryUsedBytes": 100 * state}]
     )
     return {
         "id": query.id, "runId": query.id, "name": query.name, "timestamp": iso(at), "batchId": number,

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from elastream.advice.application import Application, Executor
-from elastream.advice.findings import Finding, findings_of, limit_of
+from elastream.advice.findings import Finding, findings_of, limit_of, steady_files
 from elastream.advice.service import Latency
 from elastream.advice.sizing import Point, Sizing, size
 from elastream.advice.sources import read_source
@@ -49,16 +49,21 @@ class Advice:
         ]
         warm = {query.name: len(query.warm) for query in self.application.queries.values()}
         short = [
-            f"why {name} is slow: {counted(number, 'warm batch', 'warm batches')}, and {LEAST_BATCHES} are needed"
+            f"if {name} is slow, and why: {counted(number, 'warm batch', 'warm batches')}, and {LEAST_BATCHES} are needed"
             for name, number in warm.items()
             if number < LEAST_BATCHES
+        ]
+        steady = [
+            f"whether a limit holds back files of {query.name}, or as many come for each batch: each read {number}"
+            for query in self.application.queries.values()
+            if (number := steady_files(query)) and not limit_of(query)[0]
         ]
         lines = self.application.unreadable
         torn = [f"{counted(lines, 'line')} that cannot be read"] if lines else []
         arrival = [
             "when a record was due: latency counts from the poll before its batch, and arrivals are even between polls"
         ]
-        return (*short, *self.sizing.unknown, *self.application.unknown, *dropped, *torn, *arrival)
+        return (*short, *steady, *self.sizing.unknown, *self.application.unknown, *dropped, *torn, *arrival)
 
     @property
     def verdict(self) -> str:

@@ -1,4 +1,4 @@
-"""An application as its log describes it: its queries with their batches and stages, its executors, its settings."""
+"""An application as its log describes it."""
 
 import bisect
 import math
@@ -9,6 +9,8 @@ from functools import cached_property
 from itertools import accumulate, pairwise
 
 from elastream.core.lateness import BatchTimes, StageTimes
+from elastream.errors import ElastreamError
+from elastream.units import duration
 
 NAN = float("nan")
 # Newest batches of a query that are kept.
@@ -100,6 +102,7 @@ class LoggedQuery:
         dropped: Batches that were too many to keep.
         unfinished: Seconds for which a batch had run when the log ended; 0 without one.
         width: Tasks of its widest stage; 0 if unknown.
+        stateful: Spark's name of the operator with the most rows of state; empty if unknown.
     """
 
     id: str
@@ -112,6 +115,7 @@ class LoggedQuery:
     dropped: int = 0
     unfinished: float = 0.0
     width: int = 0
+    stateful: str = ""
 
     def add(self, batch: LoggedBatch) -> None:
         """Add a batch; one that runs again replaces its first try."""
@@ -134,7 +138,6 @@ class LoggedQuery:
 
     @property
     def function(self) -> bool:
-        """True if it hands batches to a function."""
         return "foreachbatch" in self.sink.lower()
 
     @cached_property
@@ -143,7 +146,7 @@ class LoggedQuery:
 
     @property
     def restless(self) -> bool:
-        """True if each batch followed the one before at once, so that a trigger would not show."""
+        """True if each batch followed the one before at once."""
         return not self._idle[COLD_BATCHES:]
 
     @cached_property
@@ -219,7 +222,19 @@ class Application:
 
     @property
     def task_cpus(self) -> float:
-        return max(1.0, float(self.settings.get("spark.task.cpus", "1")))
+        cpus = self.settings.get("spark.task.cpus", "")
+        return max(1.0, float(cpus)) if cpus.isdecimal() else 1.0
+
+    def time(self, name: str, default: str) -> float:
+        """Return a setting in seconds; without a unit it is in milliseconds."""
+        text = self.settings.get(name, default).strip()
+        try:
+            return duration(f"{text}ms" if text.isdecimal() else text)
+        except ElastreamError:
+            return duration(default)
+
+    def enabled(self, name: str, *, default: bool = False) -> bool:
+        return self.settings.get(name, str(default)).strip().lower() == "true"
 
     def slots(self, at: float) -> int:
         """Return the tasks that run at once at epoch second `at`, at least 1."""
@@ -248,5 +263,4 @@ class Application:
 
 
 def times_of(batch: LoggedBatch, others: Sequence[tuple[float, float]] = ()) -> BatchTimes:
-    """Return a batch for the diagnosis of lateness."""
     return BatchTimes(batch.start, batch.seconds, batch.durations, [stage.times for stage in batch.stages], others)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from elastream.advice.application import Application, Executor, Stage
-from elastream.advice.progress import MOST_SECONDS, ProgressReader, epoch
+from elastream.advice.progress import MALFORMED, MOST_SECONDS, ProgressReader, epoch
 from elastream.core.lateness import StageTimes
 from elastream.spark.jvm.failure import cause_of_failure
 
@@ -86,7 +86,7 @@ class EventLog:
             elif (reader := self._readers.get(match[1])) is not None:
                 try:
                     reader(line)
-                except (ValueError, KeyError, TypeError, AttributeError):
+                except MALFORMED:
                     self.application.unreadable += 1
         for id, (_, begun) in self._running.items():
             if id in self.application.queries:
@@ -236,7 +236,7 @@ class EventLog:
 
 
 def _parsed(line: bytes) -> Json:
-    """Return a task's event, without its accumulables if possible: they are most of the line."""
+    """Return a task's event, without its long accumulables if possible."""
     begin = line.find(ACCUMULABLES)
     end = line.find(b"}]}", begin)
     event: Json

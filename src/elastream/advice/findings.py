@@ -28,10 +28,11 @@ from elastream.core.lateness import (
     StageTimes,
     bottleneck,
     diagnose,
+    more_partitions,
 )
 from elastream.core.lines import line_through
 from elastream.core.wording import amount, counted, percent
-from elastream.units import duration, format_duration, truth
+from elastream.units import format_duration
 
 # Share of late records, and of blocks of batches with one cause, from which they are reported; the share of surety.
 LATE, OFTEN, SURE = 0.05, 0.25, 0.6
@@ -39,8 +40,8 @@ LATE, OFTEN, SURE = 0.05, 0.25, 0.6
 LEAST_LATE = 2
 # Least seconds of a batch, of which a part is worth removing though no record is late.
 LONG_BATCH_S = 1.0
-# Multiple of a batch's seconds from which a trigger is far longer.
-LONG_TRIGGER = 20.0
+# Multiple of a batch's seconds from which a trigger is far longer, and its least seconds: shorter ones are for latency.
+LONG_TRIGGER, LONG_TRIGGER_S = 20.0, 20.0
 # Tasks a slot from which partitions are too many if each has few records and seconds; least share of a batch in them.
 PARTITIONS_A_SLOT, FEW_RECORDS, SHORT_TASK_S, PARTITIONS_SHARE = 8, 200, 0.5, 0.3
 # Multiple of the usual batch that one without an end takes.
@@ -51,12 +52,32 @@ STATE_BATCHES, STATE_GROWTH, STATE_ADDS = 6, 1.2, 0.8
 STATE_LAST_THIRD = 0.5
 # Batches of a limited source, the share of them that are full, how full, and what waits behind one, in such batches.
 LIMIT_BATCHES, LIMITED, FULL, BEHIND = 10, 0.8, 0.9, 0.5
+# Trigger intervals since the start before, from which a batch started late.
+LATE_START = 1.5
+# What ends rows of the state, by a part of their operator's name: without a watermark, and with one that removes nothing.
+ENDS_OF_STATE = {
+    "join": (
+        "withWatermark on both sides, and a range of their event times in the join's condition",
+        "a range of both event times in the join's condition, so that the watermark can remove rows",
+    ),
+    "dedup": (
+        "withWatermark and dropDuplicatesWithinWatermark",
+        "dropDuplicatesWithinWatermark, or the event time among the columns, so that the watermark can remove rows",
+    ),
+    "transformwithstate": ("a TTL or a timer for the state",) * 2,
+    "withstate": ("a time-out of the state",) * 2,
+    "": (
+        "withWatermark, and a window of the event time among the keys",
+        "group by a window of the event time, so that the watermark can remove rows",
+    ),
+}
 # Delays of a watermark after which it must have removed rows.
 WATERMARK_DELAYS = 3.0
 # Share of the lag in one Kafka partition of several.
 LAG_SHARE, LAG_PARTITIONS = 0.5, 3
-# Share of the tasks' and the batches' time from which collections of garbage matter; share of batches that spill.
-GC_SHARE, GC_OF_BATCH, SPILLING = 0.1, 0.1, 0.1
+# Share of the tasks' and the batches' time, and seconds in all, from which collections of garbage matter; share of batches
+# that spill.
+GC_SHARE, GC_OF_BATCH, LEAST_GC_S, SPILLING = 0.1, 0.1, 5.0, 0.1
 # Files of a sink in an hour, and their mean size (bytes), from which they are small.
 FILES_AN_HOUR, SMALL_FILE = 1_000, 16e6
 # Share of an executor's fair part of the work below which it idles, and of all slots above which others are loaded.
@@ -107,7 +128,7 @@ CHANGES = {
 
 # Kinds of findings that say less than another one: fewer partitions, for example, come before more hosts.
 WEAKER = {
-    "partitions": ("hosts", "many_tasks"),
+    "partitions": ("hosts", "many_tasks", "sink"),
     "few_tasks": ("growth",),
     "long_task": ("growth",),
     "sink": ("growth",),
@@ -120,7 +141,7 @@ def findings_of(application: Application, target: float, *, explicit: bool = Fal
 
     Args:
         target: Target latency (seconds).
-        given: True if a person set it. A long trigger within it is on purpose.
+        explicit: True if a person set it. A long trigger within it is on purpose.
     """
     of_queries = (
         finding
@@ -134,7 +155,7 @@ def findings_of(application: Application, target: float, *, explicit: bool = Fal
 def limit_of(query: LoggedQuery) -> tuple[str, float, str]:
     """Return the limit that holds back records of a query: in words, records a batch, and option; ("", inf, "") without.
 
-    Such a source has batches of one size, though more waits or no batch waits for records.
+    Batches of one size show it, though more waits or none waits.
     """
     warm = query.warm
     nothing = "", math.inf, ""
@@ -147,17 +168,27 @@ def limit_of(query: LoggedQuery) -> tuple[str, float, str]:
         if full >= LIMITED * len(waiting):
             kafka = any(source.startswith("Kafka") for source in query.sources)
             return f"{amount(most)} records", most, "maxOffsetsPerTrigger" if kafka else ""
-    files = Counter(batch.files for batch in warm)
-    number, times = files.most_common(1)[0]
-    if number and times == len(warm) and number == max(files) and _never_waits(query, warm):
+    if (number := steady_files(query)) and _came_late(query):
         return counted(number, "file"), statistics.median(batch.rows for batch in warm), "maxFilesPerTrigger"
     return nothing
+
+
+def steady_files(query: LoggedQuery) -> int:
+    """Return the files of every batch if none waited for one; 0 otherwise."""
+    number, *others = {batch.files for batch in query.batches if batch.rows > 0} or {0}
+    return number if not others and len(query.warm) >= LIMIT_BATCHES and _never_waits(query, query.warm) else 0
 
 
 def _never_waits(query: LoggedQuery, batches: Sequence[LoggedBatch]) -> bool:
     interval = 0.0 if math.isnan(query.trigger) else query.trigger
     gaps = [b.start - max(a.end, a.start + interval) for a, b in pairwise(batches)]
     return statistics.median(gaps) <= max(0.3, 0.2 * interval)
+
+
+def _came_late(query: LoggedQuery) -> bool:
+    """Return True if a batch started late, so that equal batches mean a limit and no steady producer."""
+    latest = max((b.start - a.start for a, b in pairwise(query.batches)), default=0.0)
+    return math.isnan(query.trigger) or latest > LATE_START * query.trigger
 
 
 def _of_query(application: Application, query: LoggedQuery, target: float, *, explicit: bool) -> list[Finding]:
@@ -185,7 +216,7 @@ def _of_query(application: Application, query: LoggedQuery, target: float, *, ex
     in_time = Latency.logged(query, warm, target).in_time if warm else 1.0
     if not findings and in_time < 1 - LATE:
         findings += _of_late(application, query, warm, target)
-    if not findings and in_time < 1 - LATE:
+    if not findings and in_time < 1 - LATE and len(warm) >= LEAST_BATCHES:
         evidence = f"{percent(1 - in_time)} of the records of {query.name} are late, for no cause that the log shows"
         findings.append(Finding(query.name, "late", evidence, CHANGES[Cause.UNKNOWN]))
     return findings
@@ -213,8 +244,9 @@ def _of_batches(
         more, change = _slots(application, query) if cause is Cause.SLOTS else ("", CHANGES[cause])
         yield Finding(query.name, cause.name.lower(), causes[cause][-1].sentence + more, change, sure)
     takes = statistics.median(batch.seconds for batch in warm)
-    apart = query.trigger > LONG_TRIGGER * takes and "filesink" not in query.sink.lower()  # files should be large
-    if not explicit and apart and Cause.TRIGGER not in shares:
+    apart = query.trigger >= LONG_TRIGGER_S and query.trigger > LONG_TRIGGER * takes
+    large = "filesink" in query.sink.lower()  # as files should be
+    if not explicit and apart and not large and Cause.TRIGGER not in shares:
         evidence = f"{query.name} starts every {format_duration(query.trigger)} a batch that takes {format_duration(takes)}"
         change = f"trigger(availableNow=True) from a scheduler, or an interval near {format_duration(2 * takes)}"
         yield Finding(query.name, "trigger", evidence, change)
@@ -232,22 +264,25 @@ def _slots(application: Application, query: LoggedQuery) -> tuple[str, str]:
     }
     name = max(run, key=lambda each: run[each], default="")
     more = f"; most of those of others are of {name}" if name and run[name] > 0 else ""
+    if not more and application.others_within(begun, ended):
+        more = "; jobs of no query ran meanwhile"
     fair = application.settings.get("spark.scheduler.mode", "").upper() == "FAIR"
     return more, "more hosts, or more weight for its scheduler pool" if fair else CHANGES[Cause.SLOTS]
 
 
 def _of_few(application: Application, query: LoggedQuery, target: float) -> Iterator[Finding]:
     batches = [batch for batch in query.batches if batch.rows > 0]
-    yield from _partitions(application, query, batches)
+    yield from _partitions(application, query, batches or query.batches)
+    yield from _failures(application, query, query.batches)
     yield from _of_late(application, query, batches, target)
 
 
 def _of_late(
     application: Application, query: LoggedQuery, batches: Sequence[LoggedBatch], target: float
 ) -> Iterator[Finding]:
-    """Yield the cause that late batches have in common, where that of usual ones is none."""
+    """Yield the common cause of late batches."""
     late = [times_of(batch) for batch in batches if batch.seconds > target and batch.stages]
-    if len(late) >= LEAST_LATE:
+    if late and len(late) + (query.unfinished > target) >= LEAST_LATE:
         traits = QueryTraits(query.trigger, function=query.function, slots=application.slots(batches[-1].start))
         diagnosis = bottleneck(f"{query.name} is late", late, traits)
         if diagnosis.cause is not Cause.UNKNOWN:
@@ -265,7 +300,7 @@ def _is_late(query: LoggedQuery, block: Sequence[LoggedBatch], target: float) ->
 def _diagnosed(
     application: Application, query: LoggedQuery, block: Sequence[LoggedBatch], target: float, traits: QueryTraits
 ) -> Diagnosis | None:
-    """Return why a block of batches is late or needlessly long, or None."""
+    """Return why batches are late or too long, or None."""
     begun, ended = block[0].start, block[-1].end
     others = application.others_within(begun, ended)
     times = [times_of(batch, others) for batch in block]
@@ -329,15 +364,17 @@ def _state(application: Application, query: LoggedQuery, warm: Sequence[LoggedBa
     size = f"{amount(stateful[0].state)} to {amount(stateful[-1].state)} rows in {format_duration(lasts)}"
     if all(math.isnan(batch.watermark) for batch in stateful):
         evidence = f"the state of {query.name} grew from {size}, and no watermark ends it"
-        change = "withWatermark before the aggregation, or a time-out of the state"
-        yield Finding(query.name, "state", evidence, change, Sureness.HIGH)
+        yield Finding(query.name, "state", evidence, _end_of_state(query)[0], Sureness.HIGH)
         return
     delays = [delay for batch in stateful if (delay := batch.newest - batch.watermark) >= 0]  # NaN is not
     removed = math.fsum(batch.removed for batch in stateful)
     if delays and not removed and lasts > WATERMARK_DELAYS * statistics.median(delays):
         evidence = f"the state of {query.name} grew from {size}, and its watermark removed nothing"
-        change = "group by a window of the event time, so that the watermark can remove rows"
-        yield Finding(query.name, "state", evidence, change)
+        yield Finding(query.name, "state", evidence, _end_of_state(query)[1])
+
+
+def _end_of_state(query: LoggedQuery) -> tuple[str, str]:
+    return next((changes for name, changes in ENDS_OF_STATE.items() if name in query.stateful.lower()), ENDS_OF_STATE[""])
 
 
 def _lag(application: Application, query: LoggedQuery, warm: Sequence[LoggedBatch]) -> Iterator[Finding]:
@@ -369,7 +406,7 @@ def _memory(application: Application, query: LoggedQuery, warm: Sequence[LoggedB
         if (gc := math.fsum(stage.gc for stage in batch.stages)) > GC_OF_BATCH * batch.seconds and batch.run > 0
     ]
     often = [share for share in shares if share > GC_SHARE]
-    if len(often) > SURE * len(warm):
+    if len(often) > SURE * len(warm) and math.fsum(s.gc for batch in warm for s in batch.stages) >= LEAST_GC_S:
         evidence = f"the tasks of {query.name} collect garbage for {percent(statistics.median(often))} of their time"
         rocks = "rocksdb" in application.settings.get("spark.sql.streaming.stateStore.providerClass", "").lower()
         stateful = any(batch.state > 0 for batch in warm)
@@ -381,13 +418,7 @@ def _files(application: Application, query: LoggedQuery, warm: Sequence[LoggedBa
     stages = [stage for batch in warm for stage in batch.stages]
     files, written = sum(stage.files for stage in stages), math.fsum(stage.written for stage in stages)
     hours = (warm[-1].end - warm[0].start) / 3600
-    if (
-        files
-        and written
-        and files > FILES_AN_HOUR * hours
-        and written < SMALL_FILE * files
-        and "filesink" in query.sink.lower()
-    ):
+    if files and written and files > FILES_AN_HOUR * hours and written < SMALL_FILE * files:
         evidence = (
             f"{query.name} writes {amount(files / hours)} files an hour of {amount(written / files / 1e3)} kB on average"
         )
@@ -403,7 +434,7 @@ def _failures(application: Application, query: LoggedQuery, warm: Sequence[Logge
 
 
 def _locality(application: Application, query: LoggedQuery, warm: Sequence[LoggedBatch]) -> Iterator[Finding]:
-    wait = duration(application.settings.get("spark.locality.wait", "3s"))
+    wait = application.time("spark.locality.wait", "3s")
     if len(application.queries) > 1 or application.others or len(application.working) < 2 or wait < LOCALITY_S:
         return  # others may use the slots
     waits = []
@@ -439,7 +470,7 @@ def _growth(application: Application, query: LoggedQuery, warm: Sequence[LoggedB
         f"{query.name}, {percent(takes / interval)} of what it may take: no host makes room for more records"
     )
     shuffled = statistics.median(stage.shuffled for _, stage in bound) >= 0.5
-    change = "more spark.sql.shuffle.partitions, on a new checkpoint" if shuffled else "more partitions of its source"
+    change = f"more {more_partitions(shuffled=shuffled, function=query.function)}"
     yield Finding(query.name, "growth", evidence, change)
 
 
@@ -507,7 +538,7 @@ def _of_executors(application: Application) -> Iterator[Finding]:
     mean = statistics.mean(loads.values())
     idle = [id for id, load in loads.items() if load < IDLE_PART * mean]
     if idle and max(loads.values()) > LOADED_PART:
-        wait = application.settings.get("spark.locality.wait", "3s")
+        wait = format_duration(application.time("spark.locality.wait", "3s"))
         evidence = (
             f"{counted(len(idle), 'executor')} of {len(loads)} did less than {percent(IDLE_PART)} of the mean work, while "
             f"the busiest was full for {percent(max(loads.values()))} of the time (spark.locality.wait is {wait})"
@@ -517,10 +548,8 @@ def _of_executors(application: Application) -> Iterator[Finding]:
 
 
 def _of_dynamic_allocation(application: Application) -> Iterator[Finding]:
-    enabled, tracking = (
-        truth(application.settings.get(f"spark.dynamicAllocation.{name}", default))
-        for name, default in (("enabled", "false"), ("shuffleTracking.enabled", "true"))
-    )
+    enabled = application.enabled("spark.dynamicAllocation.enabled")
+    tracking = application.enabled("spark.dynamicAllocation.shuffleTracking.enabled", default=True)
     executors = application.working
     if not (enabled and tracking) or len(executors) < 2:
         return

@@ -11,6 +11,8 @@ from elastream.advice.application import NAN, Application, Lag, LoggedBatch, Log
 from elastream.spark.telemetry.batches import Batch, read_batch
 
 Json = Mapping[str, Any]
+# Errors of reading JSON of another form: a figure may be infinite, and lists nested deeply.
+MALFORMED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 # Work on state that does not follow from a batch's records (ms, of all tasks).
 STATE_WORK = ("allRemovalsTimeMs", "commitTimeMs")
 # Larger figures are damage: the year 5138, four months, a thousand billion.
@@ -36,7 +38,7 @@ class ProgressReader:
         """Add the batch of `progress`; one without work is left out.
 
         Raises:
-            KeyError: It lacks a field, as do TypeError and ValueError for one of another form.
+            KeyError: It lacks a field. For one of another form, another error of MALFORMED.
         """
         id = str(progress["id"])
         query = self.query(id, progress.get("name"))
@@ -46,6 +48,9 @@ class ProgressReader:
         sources = [_source(each) for each in progress.get("sources") or ()]
         query.sources = tuple(str(each.get("description")) for each in sources)
         query.sink = str((progress.get("sink") or {}).get("description", ""))
+        stages = list(stages)
+        if stages and "PythonForeachWriter" in query.sink:  # no plan or RDD of its stage says so
+            stages[-1] = replace(stages[-1], times=replace(stages[-1].times, python=True))
         if "addBatch" not in durations:
             return
         number, start = int(progress["batchId"]), epoch(progress["timestamp"])
@@ -63,6 +68,8 @@ class ProgressReader:
         states = progress.get("stateOperators") or ()
         partitions = sum(len(each) for source in sources for each in _kafka(source, "endOffset").values())
         query.width = max([query.width, partitions, *(int(each.get("numShufflePartitions") or 0) for each in states)])
+        if states:
+            query.stateful = str(max(states, key=lambda each: int(each.get("numRowsTotal") or 0)).get("operatorName") or "")
         times = progress.get("eventTime") or {}
         query.add(
             LoggedBatch(
@@ -86,7 +93,7 @@ class ProgressReader:
 
 
 def _source(progress: Json) -> dict[str, Any]:
-    """Return the progress of a source with its offsets as JSON, which an event log holds as text."""
+    """Return the progress of a source with its offsets as JSON."""
     offsets = {name: _parsed(progress.get(name)) for name in ("startOffset", "endOffset", "latestOffset")}
     return {**progress, **offsets}
 
@@ -115,7 +122,7 @@ def epoch(text: str) -> float:
 
 
 def _watermark(times: Json) -> float:
-    """Return the watermark; one of 1970 is none yet."""
+    """Return the watermark; 1970 is none."""
     at = epoch(times["watermark"]) if times.get("watermark") else NAN
     return at if at > 0 else NAN
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from elastream.advice.application import KEPT_BATCHES, NAN, Application, LoggedBatch, LoggedQuery
-from elastream.advice.progress import MOST_EPOCH, MOST_RECORDS, MOST_SECONDS
+from elastream.advice.progress import MALFORMED, MOST_EPOCH, MOST_RECORDS, MOST_SECONDS
 from elastream.advice.web import NoSuchPage, Site
 from elastream.core.wording import counted
 from elastream.errors import InputError
@@ -75,7 +75,7 @@ def read(source: str, site: Site, query: Mapping[str, str]) -> Application:
         applications = _applications(series)
     except NoSuchPage:
         raise InputError(f"{source} is neither Spark's web interface nor Prometheus") from None
-    except (AttributeError, KeyError, TypeError, ValueError):
+    except MALFORMED:
         raise InputError(f"{source} answers in a form that is not Prometheus's") from None
     if not applications:
         there = f"none of {counted(len(series), 'series', 'series')} is" if series else "there is no series"
@@ -197,7 +197,6 @@ def _query(name: str, spans: list[Span], values: Mapping[str, Samples]) -> Logge
 
 
 def _usual(spans: list[Span]) -> float:
-    """Return the usual seconds between starts."""
     lasted = np.array([span.ended - span.begun for span in spans])
     times, numbers = np.cumsum(lasted), np.cumsum(lasted / [span.every for span in spans])
     until = np.searchsorted(numbers, numbers + STRETCH)

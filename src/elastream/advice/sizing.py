@@ -1,4 +1,4 @@
-"""Sizing of an application: what other numbers of hosts would have done, and what `horizon` would have paid."""
+"""Sizing of an application: what other numbers of hosts, and `horizon`, would have done."""
 
 import math
 from collections.abc import Sequence
@@ -27,6 +27,8 @@ UNKNOWN_LATENCY = Latency()
 EACH_HOST, MOST_TIMES = 8, 2
 # Newest batches of a query that are predicted again for each number of hosts.
 PREDICTED = 4_000
+# Share of the work of a query without a model, from which sizes of the others mislead.
+UNSERVED = 0.1
 # Seconds between plans of `horizon`, and the start of a host, which a log does not tell.
 PACE_S, HOST_START_S = 15.0, 60.0
 
@@ -107,7 +109,9 @@ def size(application: Application, target: float, price: float, limits: dict[str
     if not application.executors:
         return Sizing(unit, each, logged=logged, unknown=(NO_CORES,))
     served, errors, unknown = _calibrated(application, target, limits)
-    if not served:
+    if missing := _missing(application, served):
+        unknown.append(f"sizes: the service of {missing}, which has much of the work, is unknown")
+    if missing or not served:
         return Sizing(unit, each, logged=logged, unknown=tuple(unknown))
     width = max(1.0, each // application.task_cpus)
     now = round(float(np.median([application.slots(batch.start) for one in served for batch in one.batches])) / width)
@@ -171,6 +175,14 @@ def _calibrated(
     if any(math.isnan(error[0]) for error in errors):
         unknown.append("the error of the sizes: a half of the log is too short to be predicted by the other")
     return served, errors, unknown
+
+
+def _missing(application: Application, served: Sequence[_Served]) -> str:
+    """Return a query without a model that has much of the work; empty without one."""
+    run = {query.name: math.fsum(batch.run for batch in query.batches) for query in application.queries.values()}
+    most = UNSERVED * math.fsum(run.values())
+    models = {one.query.name for one in served}
+    return next((name for name in run if name not in models and run[name] > most), "")
 
 
 def _slots_of(application: Application, others: float) -> Slots:

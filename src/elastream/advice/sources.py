@@ -1,6 +1,6 @@
 """Sources of advice: an event log of Spark, or lines of StreamingQueryProgress.
 
-Logs may be rolled and compressed. Whatever is whole before a damaged or open end counts.
+Whatever is whole before a damaged or open end counts.
 """
 
 import itertools
@@ -17,12 +17,14 @@ import pyarrow as pa
 from elastream.advice import prometheus, spark_page
 from elastream.advice.application import Application
 from elastream.advice.event_log import EVENT, EventLog
-from elastream.advice.progress import ProgressReader
+from elastream.advice.progress import MALFORMED, ProgressReader
 from elastream.advice.recorded import read_recording
 from elastream.advice.web import WEB, NoSuchPage, Site
+from elastream.core.wording import counted
 from elastream.errors import InputError
 from elastream.recording.directory import RunDirectory
 from elastream.recording.paths import AnyPath, path_of, scanned
+from elastream.units import format_duration
 
 # Bytes read at once, plain and decompressed: of a file that is cut off, up to so many are lost.
 CHUNK, DECOMPRESSED = 1 << 20, 1 << 14
@@ -55,6 +57,7 @@ def parts_of(source: AnyPath) -> list[AnyPath]:
     names = sorted(each.name for each in scanned(source))
     numbered = sorted((int(match[1]), name) for name in names if (match := PART.fullmatch(name)))
     if not numbered:
+        names = [each for each in names if not each.startswith("appstatus_")]
         there = f"give one of what it holds, such as {names[-1]}" if names else "it is empty"
         raise InputError(f"{source} is not the log of one application: {there}")
     compact = max((number for number, name in numbered if name.endswith(".compact")), default=0)
@@ -156,11 +159,13 @@ def _read_files(source: str) -> Application:
         return read_recording(source)
     try:
         rest = (line for line in lines_of(place) if line.strip())
-        first = next(rest, b"")
-        lines = itertools.chain([first], rest)
-        if EVENT.match(first):
+        head = list(itertools.islice(rest, 2))
+        if not head:
+            raise InputError(f"{source} is no log that can be read: it is empty")
+        lines = itertools.chain(head, rest)
+        if any(map(EVENT.match, head)):  # the first line may be torn
             application = EventLog(source).read(lines)
-        elif first.lstrip().startswith(RECORDING):
+        elif head[0].lstrip().startswith(RECORDING):
             application = read_recording(source)
         else:
             application = _read_progress(source, lines)
@@ -198,24 +203,36 @@ def _read_progress(source: str, lines: Iterable[bytes]) -> Application:
     reader = ProgressReader(application)
     for number, line in enumerate(lines, start=1):
         try:
-            entry = json.loads(line)
-            reader.read(entry.get("progress", entry))
-        except (ValueError, KeyError, TypeError, AttributeError):
+            entries = json.loads(line)
+            for entry in entries if isinstance(entries, list) else [entries]:
+                reader.read(entry.get("progress", entry))
+        except MALFORMED as error:
             application.unreadable += 1
             if number == 1:
                 raise InputError(
                     f"{source} is no log that can be read: its first line is neither an event of Spark nor the JSON of a "
-                    "StreamingQueryProgress"
+                    f"StreamingQueryProgress{_why(error)}"
                 ) from None
     return application
 
 
+def _why(error: Exception) -> str:
+    if isinstance(error, KeyError):
+        return f": it lacks {error}"
+    other = not isinstance(error, ValueError) or isinstance(error, json.JSONDecodeError | UnicodeError)
+    return "" if other else f": {error}"
+
+
 def _check(application: Application) -> None:
-    started = len(application.queries)
+    names = [query.name for query in application.queries.values() if not query.batches]
+    longest = max((query.unfinished for query in application.queries.values()), default=0.0)
     application.queries = {id: query for id, query in application.queries.items() if query.batches}
     if application.queries:
+        application.unknown += [f"anything of {name}: it has no finished batch" for name in names]
         return
-    if started:
-        raise InputError(f"{application.source}: no batch of its {started} streaming queries has finished")
-    what = f"{application.jobs} jobs and no streaming query" if application.jobs else "no streaming query"
+    if names:
+        which = f"{len(names)} streaming queries" if len(names) > 1 else "streaming query"
+        first = f"; the first had run for {format_duration(longest)} when the log ended" if longest else ""
+        raise InputError(f"{application.source}: no batch of its {which} has finished{first}")
+    what = f"{counted(application.jobs, 'job')} and no streaming query" if application.jobs else "no streaming query"
     raise InputError(f"{application.source} has {what}: advice is for streaming jobs")

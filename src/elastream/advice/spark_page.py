@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from elastream.advice.application import Application, Executor, Stage
-from elastream.advice.progress import ProgressReader, epoch
+from elastream.advice.progress import MALFORMED, ProgressReader, epoch
 from elastream.advice.web import NoSuchPage, Site
 from elastream.core.lateness import StageTimes
 from elastream.errors import InputError
@@ -68,7 +68,7 @@ def read(source: str, site: Site, name: str) -> Application:
         for progress in _progress(site, path):
             by_number = stages.get(_key(progress), {})
             reader.read(progress, [by_number[number] for number in sorted(by_number)])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except MALFORMED as error:
         raise InputError(f"{source} answers in a form that is not Spark's: {type(error).__name__} {error}") from None
     return application
 

@@ -1,25 +1,30 @@
 """Queries of a user's job that runs bounded: what they read, for the controller that starts the job again.
 
-A job starts its queries with `trigger(availableNow=True)` and ends with them.
+A job starts its queries with `trigger(availableNow=True)` and ends with them. So does Spark for the flows of a pipeline.
 """
 
-from collections.abc import Iterator
+import re
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import wraps
 from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 from weakref import WeakSet
 
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from elastream.api.freshness import report_caught_up
 from elastream.errors import InputError
 from elastream.freshness.wakes import RunReporter, SourceSpec
-from elastream.spark.jvm.driver_side import Java
+from elastream.spark.jvm.driver_side import Java, StartedQueries
 
 # Formats of Spark's file source.
 FILES = frozenset({"text", "csv", "json", "parquet", "orc", "xml", "avro", "binaryfile"})
+FILE_SINK = re.compile(r"FileSink\[(.*)\]")
 # Name of a checkpoint that Spark deletes with its query.
 TEMPORARY = "temporary-"
 
@@ -30,6 +35,11 @@ class JobQueries:
 
     reporter: RunReporter
     _queries: list[tuple[StreamingQuery, list[SourceSpec]]] = field(default_factory=list)
+    _of_pipeline: StartedQueries | None = None
+
+    def follow_pipeline(self, session: SparkSession) -> None:
+        """Remember every query of the session's application."""
+        self._of_pipeline = StartedQueries(session)
 
     def follow(self) -> None:
         """Check and remember every query that this process starts from now on.
@@ -61,27 +71,37 @@ class JobQueries:
                     "freshness: a query of the job has no trigger(availableNow=True), so that its run never ends"
                 )
             query = cast(StreamingQuery, method(writer, *arguments, **options))
-            self._add(query)
+            self._check(query)
             return query
 
         setattr(DataStreamWriter, name, start)
 
-    def _add(self, query: StreamingQuery) -> None:
-        execution = query._jsq.streamingQuery()
-        address = urlsplit(str(execution.resolvedCheckpointRoot()))
-        checkpoint = unquote(address.path)
+    def _check(self, query: StreamingQuery) -> None:
         try:
-            if address.scheme not in ("", "file"):
-                raise InputError(f"freshness: the checkpoint {address.geturl()} is not on this machine")
-            if checkpoint.rpartition("/")[2].startswith(TEMPORARY):
-                raise InputError("freshness: a query has no checkpointLocation, from which the next run would continue")
-            specs = [spec_of(source, checkpoint, number) for number, source in enumerate(sources_of(execution))]
+            self._add(query, query._jsq.streamingQuery())
         except InputError:
             query.stop()
             raise
-        if not self._queries:
+        if len(self._queries) == 1:
             self.reporter.started()
+
+    def _add(self, query: StreamingQuery, execution: Java) -> None:
+        address = urlsplit(str(execution.resolvedCheckpointRoot()))
+        checkpoint = unquote(address.path)
+        if address.scheme not in ("", "file"):
+            raise InputError(f"freshness: the checkpoint {address.geturl()} is not on this machine")
+        if checkpoint.rpartition("/")[2].startswith(TEMPORARY):
+            raise InputError("freshness: a query has no checkpointLocation, from which the next run would continue")
+        specs = [spec_of(source, checkpoint, number) for number, source in enumerate(sources_of(execution))]
         self._queries.append((query, specs))
+
+    def _add_pipeline(self, executions: Sequence[Java]) -> None:
+        """Add the queries of flows, without sources that another flow writes."""
+        written = {urlsplit(match[1]).path for each in executions if (match := FILE_SINK.fullmatch(str(each.sink())))}
+        for execution in executions:
+            self._add(StreamingQuery(execution), execution)
+            query, specs = self._queries.pop()
+            self._queries.append((query, [spec for spec in specs if spec.place not in written]))
 
     def report(self) -> None:
         """Wait for the queries, and report what they read.
@@ -90,11 +110,22 @@ class JobQueries:
             InputError: The job started none.
             StreamingQueryException: One failed.
         """
+        if self._of_pipeline:
+            self._add_pipeline(self._of_pipeline.executions())
         if not self._queries:
             raise InputError("freshness: the job started no streaming query")
-        for query, _ in self._queries:
-            query.awaitTermination()
+        if self._of_pipeline:  # it has ended, and tried failed flows again
+            self.reporter.started(min(started_at(query) for query, _ in self._queries))
+        else:
+            for query, _ in self._queries:
+                query.awaitTermination()
         report_caught_up(self.reporter, self._queries)
+
+
+def started_at(query: StreamingQuery) -> float:
+    """Return when a query began its first batch, or now if it had none (epoch seconds)."""
+    recent = query.recentProgress
+    return datetime.fromisoformat(recent[0]["timestamp"]).timestamp() if recent else time.time()
 
 
 def sources_of(execution: Java) -> list[Java]:

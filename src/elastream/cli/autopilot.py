@@ -1,10 +1,13 @@
 """`elastream autopilot JOB`: runs a job with Autopilot beside it, without a change to the job."""
 
+import argparse
 import os
 import runpy
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -13,22 +16,20 @@ import typer
 from elastream.cli.beside import packed
 from elastream.cli.options import is_quiet, named_by, options_of
 from elastream.core.scaling import ScalingRules
-from elastream.errors import InputError
+from elastream.errors import EnvironmentProblem, InputError
 from elastream.settings import AutopilotCommandSettings, AutopilotSettings
+from elastream.spark.jvm.releases import installed, release_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from elastream.api.autopilot import Autopilot
-
 Job = Annotated[
     Path,
-    typer.Argument(metavar="JOB", help="Python program that starts streaming queries, or spark-submit for any other job."),
+    typer.Argument(metavar="JOB", help="Python program that starts streaming queries, spark-pipelines, or spark-submit."),
 ]
-SUBMIT = "spark-submit"
+SUBMIT, PIPELINES = "spark-submit", "spark-pipelines"
+PIPELINES_SINCE = (4, 1)
 LISTENER = "elastream.beside.AutopilotListener"
-# Jobs that --freshness cannot start again.
-UNSLEEPING = (SUBMIT, "spark-pipelines")
 # Options of spark-submit without a value.
 FLAGS = frozenset({"--verbose", "-v", "--supervise", "--version", "--help", "-h", "--usage-error"})
 NAME_FORM = "NAME[:key=value,...]"
@@ -56,12 +57,14 @@ def autopilot(
     if "scaling" in settings:
         settings["scaling"] = ScalingRules().with_pairs(settings["scaling"])
     freshness = settings.pop("freshness", None)
-    if freshness is not None and job.name in UNSLEEPING:
-        raise InputError(f"--freshness works with Python programs, and not yet with {job.name}")
     if job.name == SUBMIT:
+        if freshness is not None:
+            raise InputError("--freshness works with Python programs and spark-pipelines, and not yet with spark-submit")
         named = {name: each for name, each in (("policy", policy), ("cloud", cloud)) if each is not None}
         submit(job, arguments or [], settings | named | ({"show": False} if is_quiet(context) else {}))
-    if not job.is_file():
+    if job.name == PIPELINES:
+        check_pipeline(arguments or [])
+    elif not job.is_file():
         raise InputError(f"there is no job {job}: name a Python program, after the options of autopilot")
     if policy is not None:
         settings["policy"] = named_by(policy, "policy", job)
@@ -76,14 +79,40 @@ def autopilot(
     run_job(job, arguments or [], settings)
 
 
+def check_pipeline(arguments: Sequence[str]) -> None:
+    """Raise InputError or EnvironmentProblem if spark-pipelines cannot run."""
+    if "run" not in arguments:
+        raise InputError("spark-pipelines: say `run`, as in spark-pipelines --master spark://host:7077 run --spec FILE")
+    if release_of(version := installed()) < PIPELINES_SINCE:
+        raise EnvironmentProblem(f"spark-pipelines needs Spark 4.1 or later, and this is {version}")
+    for module in ("grpc", "grpc_status", "yaml"):
+        if find_spec(module) is None:
+            raise EnvironmentProblem(f"spark-pipelines needs the module {module}: pip install 'pyspark[pipelines]'")
+
+
 def run_job(job: Path, arguments: Sequence[str], settings: Mapping[str, Any]) -> None:
-    """Execute a Python program, with an Autopilot of these settings for each of its applications."""
+    """Execute a Python program or spark-pipelines, with an Autopilot for each of its applications."""
     from elastream.api.autopilot import Autopilot
 
-    watch_sessions(lambda session: Autopilot(session, **settings))
+    watch_sessions(lambda session: Autopilot(session, **settings).watch())
+    if job.name == PIPELINES:
+        run_pipeline(list(arguments))
+        return
     sys.argv = [str(job), *arguments]
     sys.path.insert(0, str(job.resolve().parent))
     runpy.run_path(str(job), run_name="__main__")
+
+
+def run_pipeline(arguments: list[str]) -> None:
+    """Execute spark-pipelines in this process. Options of spark-submit precede `run`."""
+    at = arguments.index("run")
+    options, sys.argv = arguments[:at], [PIPELINES, *arguments[at:]]
+    parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
+    parser.add_argument("--master")
+    if (master := parser.parse_known_args(options)[0].master) is not None:
+        os.environ["MASTER"] = master
+    os.environ |= {"PYSPARK_SUBMIT_ARGS": shlex.join([*options, "pyspark-shell"]), "SPARK_API_MODE": "connect"}
+    runpy.run_module("pyspark.pipelines.cli", run_name="__main__")
 
 
 def keep_job_fresh(
@@ -122,7 +151,10 @@ def keep_job_fresh(
         from elastream.api.bounded_job import JobQueries
 
         queries = JobQueries(RunReporter(directory, order))
-        queries.follow()
+        if job.name == PIPELINES:
+            watch_sessions(queries.follow_pipeline)
+        else:
+            queries.follow()
         own = {**settings, "target_latency": freshness, "folder": directory.root, "show": False}
         run_job(job, arguments, {**own, "min_hosts": order.hosts})
         queries.report()
@@ -179,7 +211,8 @@ def submit_options(arguments: Sequence[str], jar: str, own: Mapping[str, str]) -
     return [*job, "--driver-class-path", os.pathsep.join(path), *confs, *rest]
 
 
-def watch_sessions(make: "Callable[[SparkSession], Autopilot]") -> None:
+def watch_sessions(begin: "Callable[[SparkSession], object]") -> None:
+    """Call `begin` with the first session of each application."""
     from pyspark.sql import SparkSession
 
     applications: set[str] = set()
@@ -190,6 +223,6 @@ def watch_sessions(make: "Callable[[SparkSession], Autopilot]") -> None:
         application = str(session.sparkContext.applicationId)
         if application not in applications:
             applications.add(application)
-            make(session).watch()
+            begin(session)
 
     SparkSession.__init__ = opened  # type: ignore[method-assign,assignment]

@@ -175,7 +175,7 @@ def bottleneck(claim: str, batches: Sequence[BatchTimes], traits: QueryTraits) -
     takes, parts = _medians(batches)
     largest = max(parts, key=lambda cause: parts[cause])
     if largest is Cause.HOSTS:
-        return _of_tasks(claim, batches, traits.slots)
+        return _of_tasks(claim, batches, traits.slots, function=traits.function)
     if largest is Cause.DRIVER and statistics.median(batch.foreign for batch in batches) > CRITICAL * parts[largest]:
         return Diagnosis()  # jobs that may be its own
     return _of_driver(claim, largest, parts[largest], takes, function=traits.function)
@@ -214,7 +214,7 @@ def _trigger(query: str, every: float, takes: float, target: float) -> Diagnosis
     )
 
 
-def _of_tasks(claim: str, batches: Sequence[BatchTimes], slots: int) -> Diagnosis:
+def _of_tasks(claim: str, batches: Sequence[BatchTimes], slots: int, *, function: bool) -> Diagnosis:
     """Return the cause that most of the stages' time has, with the usual longest stage of that cause as evidence."""
     by_cause: dict[Cause, list[StageTimes]] = {}
     for batch in batches:
@@ -232,7 +232,7 @@ def _of_tasks(claim: str, batches: Sequence[BatchTimes], slots: int) -> Diagnosi
         case Cause.SINK:
             return _waiting_tasks(claim, stage, slots)
         case Cause.FEW_TASKS:
-            return _few_tasks(claim, stage, slots)
+            return _few_tasks(claim, stage, slots, function=function)
         case Cause.MANY_TASKS:
             return _many_tasks(claim, stage)
         case Cause.SLOTS:
@@ -288,8 +288,12 @@ def _waiting_tasks(claim: str, stage: StageTimes, slots: int) -> Diagnosis:
     return Diagnosis(Cause.SINK, not _in_one_wave(stage, slots), sentence, stage.tasks)
 
 
-def _partitions(stage: StageTimes) -> str:
-    return "spark.sql.shuffle.partitions, on a new checkpoint" if stage.shuffled else "partitions of its source"
+def more_partitions(*, shuffled: bool, function: bool) -> str:
+    """Return what gives a stage more tasks. In a function, Spark joins small partitions of a shuffle."""
+    if not shuffled:
+        return "partitions of its source"
+    how = "and spark.sql.adaptive.coalescePartitions.enabled=false" if function else "on a new checkpoint"
+    return f"spark.sql.shuffle.partitions, {how}"
 
 
 def _many_tasks(claim: str, stage: StageTimes) -> Diagnosis:
@@ -297,7 +301,7 @@ def _many_tasks(claim: str, stage: StageTimes) -> Diagnosis:
     return _no_host_helps(
         Cause.MANY_TASKS,
         f"{claim} because of many short tasks: {stage.tasks} that run {mean} on average take {took}, mostly to be "
-        f"launched (give it fewer: {_partitions(stage)})",
+        f"launched (give it fewer: {more_partitions(shuffled=stage.shuffled, function=False)})",
     )
 
 
@@ -310,12 +314,13 @@ def _waits_for_slots(claim: str, stage: StageTimes) -> Diagnosis:
     return Diagnosis(Cause.SLOTS, sentence=sentence)
 
 
-def _few_tasks(claim: str, stage: StageTimes, slots: int) -> Diagnosis:
+def _few_tasks(claim: str, stage: StageTimes, slots: int, *, function: bool) -> Diagnosis:
+    partitions = more_partitions(shuffled=stage.shuffled, function=function)
     less = ", or call less often what its Python code waits for" if stage.python else ""
     return _no_host_helps(
         Cause.FEW_TASKS,
         f"{claim} because its longest stage has {counted(stage.tasks, 'task')} for {counted(slots, 'slot')}, "
-        f"and one runs {format_duration(stage.longest)} (give it more: {_partitions(stage)}{less})",
+        f"and one runs {format_duration(stage.longest)} (give it more: {partitions}{less})",
         stage.tasks,
     )
 

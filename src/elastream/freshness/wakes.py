@@ -141,9 +141,9 @@ class RunReporter:
     order: WakeOrder
     clock: Callable[[], float] = time.time
 
-    def started(self) -> None:
-        """Note that the queries have taken their snapshot."""
-        write_state(self.directory, State.RUNNING, self.order.run, self.clock())
+    def started(self, at: float | None = None) -> None:
+        """Note that the queries have taken their snapshot, at epoch second `at` or now."""
+        write_state(self.directory, State.RUNNING, self.order.run, self.clock() if at is None else at)
 
     def caught_up(
         self, committed: float, rows: Mapping[str, float], amounts: Mapping[str, float], sources: Sequence[SourceSpec]

@@ -129,6 +129,21 @@ class TaskLoads(DriverSide):
         super().__init__(spark, HERE / "TaskLoads.java")
 
 
+class StartedQueries(DriverSide):
+    """Queries that an application starts, in all its sessions."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        super().__init__(spark, HERE / "StartedQueries.java", "org.apache.spark.scheduler.SparkListener")
+        self._object.follow(self.context, java_queries(spark))
+
+    def executions(self) -> list[Java]:
+        """Return executions, also ended ones. Raises EnvironmentProblem if one ended unseen."""
+        executions = list(self._object.queries())
+        if unseen := [each for each in executions if isinstance(each, str)]:
+            raise EnvironmentProblem(f"query {unseen[0]} ended before it was seen, so that its sources are unknown")
+        return executions
+
+
 class RunningQuery(NamedTuple):
     """A running query.
 
