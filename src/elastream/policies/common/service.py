@@ -152,11 +152,12 @@ def _of_all_sizes(shown: Sequence[tuple[float, float, float]]) -> tuple[tuple[fl
 
 
 def batch_seconds(target: float, *, governed: bool) -> float:
-    """Return the length that batches may have within the target latency (seconds).
+    """Return the length that batches are planned with, within the target latency (seconds).
 
-    Without a limit on batches a third of the target remains for more records than expected.
+    Limited batches get three quarters of their limit: at the limit a queue never shrinks. Without a limit a third of the
+    target remains for more records than expected.
     """
-    return LOADED_S if governed else max(LOADED_S, target / 3)
+    return 0.75 * LOADED_S if governed else max(LOADED_S, target / 3)
 
 
 def quantile(values: Sequence[float], level: float) -> float:
