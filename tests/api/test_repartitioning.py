@@ -102,6 +102,14 @@ def test_run_whose_repartition_took_too_long_does_not_try_again(tmp_path, measur
     assert checkpoints.refusal(Repartition(4)) == "it took longer than 60 s"
 
 
+def test_a_pause_that_is_used_up_is_no_reason_to_give_up(tmp_path, measured):
+    measured(20.0)
+    checkpoints = made(tmp_path)
+    with pytest.raises(ElastreamError, match="takes about 20 s, and 10 s of the pause are left"):
+        checkpoints.change(None, tmp_path / "checkpoint" / "source", 4, 10.0)
+    assert checkpoints.refusal(Repartition(4)) == ""
+
+
 GOOD = {"when": "0 3 * * *", "longest_pause": "60s"}
 
 
@@ -118,6 +126,7 @@ def started(rule=GOOD, *, keyed=True, **settings):
         ({"rule": "3"}, "repartition is '3'; it must be a mapping of when and longest_pause: {when"),
         ({"rule": {"when": "0 3 * * *"}}, "it must be a mapping of when and longest_pause"),
         ({"rule": {**GOOD, "when": "0 25 * * *"}}, "'0 25 * * *' is no cron expression (Bad hour)"),
+        ({"rule": {**GOOD, "when": [*"03***"]}}, "is no cron expression (it has not five fields)"),
         ({"rule": {**GOOD, "when": 3}}, "3 is no cron expression (it has not five fields)"),
         ({"rule": {**GOOD, "longest_pause": "soon"}}, "repartition: longest_pause: "),
         ({"rule": {**GOOD, "longest_pause": 0}}, "longest_pause is 0 s; it must be above 0"),

@@ -85,6 +85,7 @@ def test_a_process_that_has_not_the_functions_can_send_and_load(tmp_path, record
         ("below", "{limit: 3}", "the message '{limit: 3}' is not JSON: Expecting property name"),
         ("below", '{"limits": 3}', "does not take the message {'limits': 3}: it has a field 'limits', and the operator"),
         ("below", '{"limit": "3"}', "of field 'limit', it is a text, and the operator takes a number, such as 3"),
+        ("plain", "-3", "operator 'plain' of run takes no messages (these do: below)"),
         ("plain", "3", "operator 'plain' of run takes no messages (these do: below)"),
         ("belo", "3", "operator 'belo' of run takes no messages (these do: below)"),
     ],

@@ -125,6 +125,8 @@ WRITTEN_WRONG: list[tuple[Callable[[Stream], object], str]] = [
     (lambda s: Loop(by_size, bool, True), "a loop has at most True rounds"),
     (lambda s: Loop(by_size, "done", 2), "a loop ends when 'done', which is no function"),  # type: ignore[arg-type]
     (lambda s: Loop(Loop(by_size, bool, 2), bool, 2), "which is a loop"),
+    (lambda s: Loop(by_size, Receiver(by_size, 1), 2), "only its step can be a receiver"),
+    (lambda s: Receiver(Loop(by_size, bool, 2), 1), "a receiver of messages has a Loop: write Loop(Receiver("),
     (lambda s: Receiver("scaled"), "a receiver of messages has 'scaled', which is no function"),  # type: ignore[arg-type]
     (lambda s: s.unrolled(lambda each, _: each, 2, until=3), "a loop ends when 3, which is no function"),  # type: ignore[arg-type]
 ]

@@ -42,13 +42,13 @@ def of_sizes(*records, fixed=0.4, cores=4.0, each=0.001):
     return [MicroBatch("q", float(n), fixed + size * each / cores, size, math.nan) for n, size in enumerate(sizes)]
 
 
-def need(service, seconds=1.0):
-    return float(np.median(service.needs(seconds)))
+def need(service, limit=1.0):
+    return float(np.median(service.needs(30.0, limit, margin=1.0)))
 
 
 def test_nothing_is_known_before_any_batch_was_loaded():
-    assert not Service().needs(1.0).size
-    assert not after(batches(20, 0.1, 10)).needs(1.0).size
+    assert not Service().needs(30.0, 1.0).size
+    assert not after(batches(20, 0.1, 10)).needs(30.0, 1.0).size
 
 
 def test_loaded_batches_show_what_records_need():
@@ -61,34 +61,54 @@ def test_a_few_slow_batches_do_not_count():
 
 
 def test_batches_from_before_a_change_of_hosts_do_not_count():
-    assert not after(batches(20, 1.0, 3200), since_change=10.0, time=30.0).needs(1.0).size
+    assert not after(batches(20, 1.0, 3200), since_change=10.0, time=30.0).needs(30.0, 1.0).size
 
 
 @pytest.mark.parametrize("shape", [{"tasks": 5}, {"tasks": 3}])
 def test_batches_whose_tasks_do_not_fill_the_hosts_do_not_count(shape):
-    assert not after(batches(20, 1.0, 3200), **shape).needs(1.0).size
+    assert not after(batches(20, 1.0, 3200), **shape).needs(30.0, 1.0).size
 
 
 def test_batches_under_another_composition_do_not_count():
     earlier = [each._replace(version=1.0) for each in batches(20, 1.0, 3200)]
-    assert not after(earlier, version=2).needs(1.0).size
+    assert not after(earlier, version=2).needs(30.0, 1.0).size
     known = after(earlier, version=1)
-    assert known.needs(1.0).size
-    assert not known.after(shown([], alternates={"work": "quick"}), None, 4.0).needs(1.0).size
+    assert known.needs(30.0, 1.0).size
+    assert not known.after(shown([], alternates={"work": "quick"}), None, 4.0).needs(30.0, 1.0).size
 
 
 def test_first_batches_and_queries_that_share_hosts_do_not_count():
     assert after(batches(2, 9.0, 10)).waits == ()
-    assert not after(batches(20, 1.0, 3200), queries=2).needs(1.0).size
+    assert not after(batches(20, 1.0, 3200), queries=2).needs(30.0, 1.0).size
 
 
-@pytest.mark.parametrize("seconds", [1.0, 2.0, 4.0])
-def test_the_longer_a_batch_may_last_the_less_its_fixed_part_counts(seconds):
-    assert need(after(of_sizes(200, 800, 2400)), seconds) == pytest.approx(0.001 * seconds / (seconds - 0.4))
+@pytest.mark.parametrize(
+    ("limit", "fixed", "planned"),
+    [(2.0, 0.4, 2.0), (4.0, 0.4, 4.0), (1.0, 0.8, 1.3), (1.0, 1.5, 3.0), (None, 0.4, 10.0), (None, 6.0, 12.0)],
+)
+def test_the_longer_a_batch_may_last_the_less_its_fixed_part_counts(limit, fixed, planned):
+    """The governor gives records the rest of the limit, half of it at least."""
+    known = after(of_sizes(200, 800, 2400, fixed=fixed))
+    assert need(known, limit) == pytest.approx(0.001 * planned / (planned - fixed))
 
 
-def test_a_batch_lasts_twice_its_fixed_part_at_least():
-    assert need(after(of_sizes(200, 800, 2400, fixed=1.5))) == pytest.approx(0.002)
+def test_what_changed_in_the_newest_batches_counts():
+    known = after(of_sizes(200, 800, 2400))
+    dearer = [*of_sizes(*[2400] * 4, each=0.002)]
+    assert need(known.after(shown(dearer), None, 4.0)) == pytest.approx(2 * need(known), rel=0.3)
+    an_hour_later = [each._replace(start=each.start + 4000.0) for each in of_sizes(200, 800, 2400, each=0.002)]
+    assert need(known.after(shown(an_hour_later), None, 4.0)) == pytest.approx(2 * need(known))
+
+
+def test_batches_of_hosts_that_left_do_not_count():
+    known = after(of_sizes(200, 800, 2400))
+    history = SimpleNamespace(times=[900.0], ended={}, last_batches={})
+    fewer = known.after(shown(of_sizes(200, 800, 2400)), history, 2.0)
+    assert {cores for _, _, cores, _ in fewer.shown} == {4.0}
+
+
+def test_hosts_without_cores_show_nothing():
+    assert not Service().after(shown(batches(20, 1.0, 3200)), None, 0.0).shown
 
 
 def test_batches_of_one_size_do_not_tell_what_longer_ones_would_save():
@@ -96,7 +116,8 @@ def test_batches_of_one_size_do_not_tell_what_longer_ones_would_save():
 
 
 def test_a_backlog_in_one_batch_costs_less_a_record_than_batches_in_time():
-    assert need(after([*batches(3, 0.5, 10), *batches(20, 8.0, 30_000, start=2.0)])) == pytest.approx(7.5 / 30_000 * 4 * 2)
+    late = after([*batches(3, 0.5, 10), *batches(20, 8.0, 30_000, start=2.0)])
+    assert need(late) == pytest.approx(7.5 / 30_000 * 4 * 2)
 
 
 def test_batches_on_other_hosts_count_only_while_there_are_few_on_the_newest():
@@ -108,17 +129,17 @@ def test_batches_on_other_hosts_count_only_while_there_are_few_on_the_newest():
 
 
 def test_the_budget_is_what_batches_leave_of_the_target():
-    assert Service().budget(30.0, governed=True) == 28.0
+    assert Service().budget(30.0, 1.0) == 28.0
     slow = Service().after(shown(batches(20, 4.0, 10)), None, 4.0)
-    assert slow.budget(30.0, governed=True) == pytest.approx(22.0)
-    assert slow.budget(5.0, governed=True) == 0.0
+    assert slow.budget(30.0, 1.0) == pytest.approx(22.0)
+    assert slow.budget(5.0, 1.0) == 0.0
 
 
 def test_a_record_that_came_late_into_a_batch_waited_less():
     sparse = Service().after(shown(batches(20, 1.0, 10, every=60.0, oldest=1.5)), None, 4.0)
-    assert sparse.budget(30.0, governed=True) == 28.0
+    assert sparse.budget(30.0, 1.0) == 28.0
 
 
 def test_without_a_limit_what_waits_becomes_one_batch():
-    assert after(batches(20, 0.5, 10)).budget(30.0, governed=False) == pytest.approx(10.0)
-    assert after(batches(20, 12.0, 10)).budget(30.0, governed=False) == pytest.approx(6.0)
+    assert after(batches(20, 0.5, 10)).budget(30.0, None) == pytest.approx(10.0)
+    assert after(batches(20, 12.0, 10)).budget(30.0, None) == 0.0

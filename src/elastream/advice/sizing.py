@@ -11,7 +11,7 @@ from elastream.advice.service import ANY_TASKS, LEAST_CALIBRATED, Arrivals, Batc
 from elastream.core.frames import Floats
 from elastream.core.hosts import Billing, HostType
 from elastream.core.wording import counted
-from elastream.policies.common.service import MOST_OVERHEAD, Service, batch_seconds
+from elastream.policies.common.service import MOST_OVERHEAD, Service, planned_seconds
 from elastream.policies.horizon.budget import Grid
 from elastream.policies.horizon.policy import IN_TIME, LEAST_PAST, outlooks_of
 from elastream.policies.horizon.replay import REPLAYED, Choice, Fleet, Setting, replay
@@ -234,16 +234,16 @@ def _horizon(
         fixed: The fewest hosts that keep the target: `horizon` leases at most twice as many.
     """
     busiest = max(served, key=lambda one: one.records * one.model.work)
-    length = batch_seconds(target, governed=False)
+    shortest = min(batch.seconds for batch in busiest.batches)
+    length = planned_seconds(shortest, target, None)
     rows = busiest.model.largest_batch(length, fixed.cores)
     if not rows > 0:
         return None, f"what the policy horizon would lease: an empty batch takes more than {format_duration(length)}"
     overhead = max(1.0, length * fixed.cores / (rows * busiest.model.work)) if rows < math.inf else 1.0
-    shortest = min(batch.seconds for batch in busiest.batches)
     waits = (shortest,) if math.isnan(busiest.model.trigger) else (busiest.model.trigger + shortest,)
     service = Service((), waits, shortest)
     kind = HostType("executor", cores=cores, billing=Billing(1.0, 60.0))
-    grid = Grid.of(HOST_START_S, service.budget(target, governed=False), PACE_S, None, kind.billing.shortest)
+    grid = Grid.of(HOST_START_S, service.budget(target, None), PACE_S, None, kind.billing.shortest)
     rates = _summed([one.model.work * one.arrivals.rates(grid.seconds) for one in served])
     if rates.size < 2 * LEAST_PAST * grid.steps:
         least = format_duration(2 * LEAST_PAST * grid.steps * grid.seconds)

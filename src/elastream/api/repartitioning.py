@@ -30,7 +30,7 @@ from elastream.core.decision import Proposal
 from elastream.core.fitting import state_partitions_of
 from elastream.core.observation import Observation
 from elastream.core.width import RepartitionRule
-from elastream.errors import InputError
+from elastream.errors import EnvironmentProblem, InputError
 from elastream.recording.directory import RunDirectory
 from elastream.recording.manifest import read_manifest, write_manifest
 from elastream.recording.paths import is_address
@@ -113,6 +113,9 @@ class RunCheckpoints:
         state = checkpoint_state(checkpoint)
         if not state.operators or state.width == partitions:
             return None
+        if (pause := predicted(state, partitions)).longest > seconds:
+            left = f"{seconds:.0f} s of the pause are left"
+            raise EnvironmentProblem(f"the repartition of {checkpoint.name!r} takes {pause.text}, and {left}")
         try:
             done = repartition(spark, checkpoint, partitions, lambda _: None, stopped=True, longest=seconds)
         except TooLong as error:

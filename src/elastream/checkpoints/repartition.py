@@ -165,7 +165,7 @@ def repartition(
             raise InputError(f"{folder} was written meanwhile: stop the query first")
         _exchange(folder, copy)
     except BaseException as error:
-        if isinstance(error, TooLong):
+        if isinstance(error, TooLong) and not time.monotonic() - began <= pause.longest:
             measured()  # so that the next one is not begun
         shutil.rmtree(copy, ignore_errors=True)
         raise

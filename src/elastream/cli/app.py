@@ -90,7 +90,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "ELASTREAM"},
 )
 for command in COMMANDS:
-    app.command()(command)
+    # A message may be a number below 0.
+    app.command(context_settings={"ignore_unknown_options": True} if command is send else None)(command)
 # What stands behind the job is the job's.
 app.command(context_settings={"allow_interspersed_args": False})(autopilot)
 app.add_typer(bench)

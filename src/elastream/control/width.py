@@ -45,10 +45,13 @@ class WidthHistory:
         return self._last - self.since >= DAY_S
 
 
+ON_DISK = "elastream repartition gives a stopped query more, with state_store='disk' and Spark 4.2"
+
+
 class WidthAdvice(LoopExtension):
     """Alarm while the state has too few partitions. `help` says what to do."""
 
-    def __init__(self, help: str = "elastream repartition gives a stopped query more") -> None:
+    def __init__(self, help: str = ON_DISK) -> None:
         self.history, self._help = WidthHistory(), help
         self._widths: Mapping[str, int] = {}
 

@@ -11,7 +11,7 @@ def cron_problem(expression: str) -> str:
     from cronsim import CronSim, CronSimError
 
     problem = ""
-    if len(str(expression).split()) != FIELDS_OF_CRON:
+    if not isinstance(expression, str) or len(expression.split()) != FIELDS_OF_CRON:
         problem = "it has not five fields"
     else:
         try:

@@ -317,6 +317,7 @@ class Context:
         partitions: State partitions by operator whose keys `SetTokens` can divide among hosts.
         replicas: Standby replicas of each state partition (the thesis' r).
         scaling: The user's rules for the number of hosts.
+        batch_seconds: Length to which micro-batches are limited where Elastream reads the sources (seconds).
     """
 
     layout: Layout
@@ -331,6 +332,7 @@ class Context:
     scaling: ScalingRules = NO_RULES
     limit: str = "max_hosts"
     scarce: frozenset[str] = frozenset()
+    batch_seconds: float = 1.0
 
     @property
     def leasable(self) -> Mapping[str, HostType]:

@@ -35,6 +35,8 @@ class Loop:
                 raise DataflowError(
                     f"a loop {what} {function!r}, which is {'a loop' if callable(function) else 'no function'}"
                 )
+        if isinstance(self.until, Receiver):
+            raise DataflowError("a loop ends when a receiver of messages says so: only its step can be a receiver")
         if isinstance(self.at_most, bool) or not isinstance(self.at_most, int) or self.at_most < 1:
             raise DataflowError(f"a loop has at most {self.at_most!r} rounds: write a whole number from 1")
 
@@ -60,6 +62,9 @@ class Receiver:
     def __post_init__(self) -> None:
         if not callable(self.function):
             raise DataflowError(f"a receiver of messages has {self.function!r}, which is no function")
+        if isinstance(self.function, Loop | Switch | Receiver):
+            inner = type(self.function).__name__
+            raise DataflowError(f"a receiver of messages has a {inner}: write {inner}(Receiver(function, message), ...)")
 
     def __call__(self, *arguments: Any) -> Any:
         return self.function(*arguments, self.sent[0] if self.sent else self.message)

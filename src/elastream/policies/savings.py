@@ -18,7 +18,7 @@ from elastream.core.observation import MicroBatch, Observation
 from elastream.core.wording import hosts_text, money
 from elastream.policies.common.chained import stateless_tasks
 from elastream.policies.common.provision import Provision, Work
-from elastream.policies.common.service import FIRST_OVERHEAD, LOADED_S, MOST_OVERHEAD, Service
+from elastream.policies.common.service import FIRST_OVERHEAD, MOST_OVERHEAD, Service
 from elastream.policies.common.sizing import FIRST_BATCHES_S
 from elastream.policies.horizon.budget import hosts_for
 from elastream.policies.horizon.policy import IN_TIME
@@ -35,6 +35,8 @@ PEAK, CONSTANT, DYNAMIC = "fixed at the peak", "best constant", "dynamic allocat
 STEP, CAPACITIES = 1.02, 400
 # Highest utilisation for which a batch's length follows from its fixed part.
 MOST_LOAD = 0.95
+# Seconds to which batches are limited, where they are: the default of simulations.
+LIMIT_S = 1.0
 # Multiples of the error of a record's work for which fleets are replayed.
 OFFSETS = (0.0, -1.0, 1.0)
 
@@ -168,7 +170,7 @@ class DynamicFleet:
         if sample.offered > 0 or self.waiting > 0:
             self.used = now
         if now >= self.decides:
-            usual = min(LOADED_S, batch / (1 - min(MOST_LOAD, sample.offered / capacity)))
+            usual = min(LIMIT_S, batch / (1 - min(MOST_LOAD, sample.offered / capacity)))
             lasts = max(batch, usual) + self.waiting / capacity
             needed = min(most, math.ceil(sample.tasks.number / kind.width))
             added = rule.requested(there, needed, pending_seconds(sample.tasks.number, ready * kind.width, lasts))
@@ -243,7 +245,7 @@ class Savings:
             return
         if self._target is not None:
             if not self._batches:
-                self._budget = self._service.budget(self._target, governed=governed)
+                self._budget = self._service.budget(self._target, LIMIT_S if governed else None)
             self._constant.add(sample.offered, seconds, self._budget)
         if kind is None or not self._service.waits or not self.work.each > 0:
             return
@@ -254,8 +256,9 @@ class Savings:
     def _measure(self, governed: bool) -> None:
         """Measure the wait of records, and hosts' overhead with its relative error."""
         target = self._target or 0.0
-        self._budget = self._service.budget(target, governed=governed)
-        needs = self._service.needs(LOADED_S if governed else max(LOADED_S, target / 2))
+        limit = LIMIT_S if governed else None
+        self._budget = self._service.budget(target, limit)
+        needs = self._service.needs(target, limit, margin=1.0)  # in hindsight
         self._overhead = FIRST_OVERHEAD, 1 - 1 / FIRST_OVERHEAD
         if needs.size:
             usual = min(max(float(np.median(needs)), 1.0), MOST_OVERHEAD)
@@ -319,9 +322,9 @@ class Savings:
     def of_json(cls, target: float | None, fields: Mapping[str, Any]) -> "Savings":
         savings = cls(target)
         savings._time, savings.work = float(fields["time"]), Work.of_json(target, fields["work"])
-        shown, waits = fields["service"]
+        shown, waits, *old = fields["service"]  # an earlier form had three lists
         shortest = math.inf if fields["shortest"] is None else float(fields["shortest"])
-        savings._service = Service(tuple(map(tuple, shown)), tuple(waits), shortest)
+        savings._service = Service(() if old else tuple(map(tuple, shown)), tuple(waits), shortest)
         savings._budget, *overhead = fields["overhead"]
         savings._overhead = overhead[0], overhead[1]
         savings._batches = {name: (int(count), float(start)) for name, (count, start) in fields["batches"].items()}
@@ -362,7 +365,7 @@ def _sample(observation: Observation) -> Sample:
         observation.overall(Metric.ARRIVAL_RATE),
         observation.overall(Metric.THROUGHPUT),
         _most(known_sum(of_hosts), known_sum(of_operators)),
-        observation.cores.of(observation.usable),
+        observation.cores.of(observation.working),
         len(context.layout.segments) == 1 and slots > 0 and not any(each % slots for each in stateless_tasks(observation)),
         observation.time - observation.since_change,
         observation.composition.version,
@@ -381,7 +384,7 @@ def _samples(recording: "Recording") -> Iterable[Sample]:
                 first, last = np.searchsorted(times, [begin, end])
                 slots[first:last] += lease.type.width
                 since[first:] = np.maximum(since[first:], begin)
-                capacity[first:last] += lease.type.cores * lease.type.speed * (state is HostState.RUNNING)
+                capacity[first:last] += lease.type.cores * lease.type.speed
     one = len({stage["segment"] for stage in header.stages}) == 1
     waits = {str(each["name"]) for each in header.operators if each["waits"]}
     comparable = (slots > 0) & one

@@ -440,6 +440,7 @@ def make_plant(  # noqa: PLR0913
     context = Context(
         layout, types, target_latency, max_hosts, min_hosts,
         frozenset(KINDS), queues.scalable, layout.keyed_partitions(settings.state_partitions), settings.replicas,
+        batch_seconds=settings.governed,
     )  # fmt: skip
     pool = SimulatedHosts(types, len(queues.stations), settings, seed)
     if hosts is None:

@@ -66,6 +66,7 @@ class PlantLimits:
         replicas: Standby replicas of each state partition.
         limit: Name of the limit that sets the most hosts.
         refused: Kinds of actions that make no sense here, with the reason.
+        batch_seconds: As in `Context`.
     """
 
     terms: ProviderOffer
@@ -75,6 +76,7 @@ class PlantLimits:
     replicas: int = 0
     limit: str = "max_hosts"
     refused: Mapping[type[Action], str] = field(default_factory=dict)
+    batch_seconds: float = 1.0
 
 
 class RunClock:
@@ -160,6 +162,7 @@ class SparkPlant(Generic[Q]):
             partitions=self.placing.partitions,
             replicas=self.standby.replicas,
             limit=self._limits.limit,
+            batch_seconds=self._limits.batch_seconds,
         )
 
     @property

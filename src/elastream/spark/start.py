@@ -139,7 +139,7 @@ def start_plant(
         if resumed is not None:
             composition = composition_left(layout, directory, composition, code.codec)
         progress("starting the queries")
-        pace = pace_of(settings.latency, layout) if settings.batch is None else float(settings.batch)
+        pace = _pace(settings, layout)
 
         def start(composition: Composition, partitions: int) -> tuple[RunningSegment, ...]:
             complete_edges(layout, directory)
@@ -192,6 +192,10 @@ def cloud_of(settings: RunSettings) -> Cloud:
     return cloud
 
 
+def _pace(settings: RunSettings, layout: Layout) -> float:
+    return pace_of(settings.latency, layout) if settings.batch is None else float(settings.batch)
+
+
 def pace_of(target_latency: float | None, layout: Layout) -> float:
     """Return the default seconds between batches, by target latency and queries that a record passes in a row."""
     return BATCH_SHARE * (target_latency or DEFAULT_LATENCY_S) / layout.in_a_row
@@ -213,7 +217,13 @@ class _RunSession:
 
     def plant(self, queries: Q, settings: RunSettings) -> SparkPlant[Q]:
         """Return the plant of `queries`; closing it ends queries and every host, and ends or leaves the session."""
-        limits = PlantLimits(self.terms, settings.latency, replicas=settings.replicas, refused=self.refused)
+        limits = PlantLimits(
+            self.terms,
+            settings.latency,
+            replicas=settings.replicas,
+            refused=self.refused,
+            batch_seconds=_pace(settings, queries.layout),
+        )
         links = LinkProbes(self.hosts.status)
         return SparkPlant(
             self.instruments, queries, self.hosts, limits, self.clock, self.alarms, links=links, end=self._end

@@ -156,3 +156,22 @@ def test_a_batch_skipped_for_a_repartition_leaves_no_gap_either(run, layout) -> 
     check_not_damaged(layout, run)
     (edge,) = (run.root / "edges").iterdir()
     assert len(list(edge.iterdir())) == 6
+
+
+def test_two_repartitions_before_a_resume_leave_no_gap(run, layout) -> None:
+    checkpoint = run.checkpoint(layout.segments[0].name)
+    for number, width in ((3, "4"), (4, "8"), (5, "16")):
+        settings = json.dumps({"conf": {"spark.sql.shuffle.partitions": width}})
+        (checkpoint / "offsets" / str(number)).write_text(f"v1\n{settings}\n{json.dumps({'n': 40})}\n")
+        (checkpoint / "commits" / str(number)).write_text("v1\n{}\n")
+    check_not_damaged(layout, run)
+    (edge,) = (run.root / "edges").iterdir()
+    assert len(list(edge.iterdir())) == 6
+
+
+def test_the_empty_batch_of_an_undone_repartition_is_removed(run, layout) -> None:
+    """The writer's next batch has its number, and records."""
+    (edge,) = (run.root / "edges").iterdir()
+    (edge / "batch=4").mkdir()
+    check_not_damaged(layout, run)
+    assert sorted(each.name for each in edge.iterdir())[-1] == "batch=3"

@@ -137,3 +137,18 @@ def test_a_message_that_the_operator_has_is_refused(life):
     send(life, "shut")
     with pytest.raises(InputError, match=r"operator 'first' of .* has this message already"):
         send(life, "shut")
+
+
+def test_a_truth_is_not_the_number_that_equals_it(tmp_path):
+    life = Life(tmp_path, two_queries(message=None))
+    send(life, True)
+    send(life, 1)
+    assert len(CodeLog(life.directory).versions) == 3
+
+
+def test_a_message_fits_all_alternates_of_its_operator(tmp_path):
+    flow = Dataflow("two")
+    either = {"a": Receiver(saying(0), {"limit": 3}), "b": Receiver(saying(0), 5)}
+    flow.source(None, load=constant(1)).map(either, returns="said string", name="first").sink(None, name="out")
+    with pytest.raises(InputError, match="does not take the message"):
+        send(Life(tmp_path, flow.graph), {"limit": 4})

@@ -17,10 +17,20 @@ from elastream.core.observation import MicroBatch, Observation
 from elastream.policies.common.chained import stateless_tasks
 from elastream.policies.common.load_history import FIRST_BATCHES, LoadHistory
 
-# Seconds that a batch lasts under load: the governor's default. From half of it a batch counts as loaded.
-LOADED_S = 1.0
+# Seconds from which a batch counts as loaded.
+LOADED_S = 0.5
+# Multiple of the cores that records need: where batches are at their limit a queue never shrinks.
+MARGIN = 1.03
 # Batches that are remembered: the newest of each size (by factors of the root of 2) on the same cores, and most in all.
-OF_A_SIZE, COUNTED = 8, 256
+OF_A_SIZE, COUNTED = 8, 128
+# Seconds after which a batch counts no more if later ones are enough.
+FORGOTTEN_S = 3600.0
+# Newest batches, which say how much more or less records need than the line says.
+NEWEST = 16
+# Seconds after hosts came for which batches are not like later ones: executors compile, and have no quota yet.
+SETTLING_S = 10.0
+# Least part of a batch's fixed seconds that its records get.
+LEAST_PART = 0.1
 # Fewest batches that show what records need.
 LEAST_COUNTED = 6
 # Batches from which the usual wait follows.
@@ -38,17 +48,19 @@ class Service:
     """Service of a dataflow's hosts.
 
     Attributes:
-        shown: (seconds, units of work per core, cores of the hosts) of earlier batches of all sizes, oldest first.
+        shown: (seconds, units of work per core, cores of the hosts, begin) of batches of all sizes, oldest first.
         waits: Seconds from the begin of the batch before to the end of each of the last batches, at most the age of the
             oldest record.
         shortest: Seconds of the shortest batch; inf before the first.
         running: Composition that all batches of `shown` ran.
+        capacity: Cores of the hosts in the last round; NaN before.
     """
 
-    shown: tuple[tuple[float, float, float], ...] = ()
+    shown: tuple[tuple[float, float, float, float], ...] = ()
     waits: tuple[float, ...] = ()
     shortest: float = math.inf
     running: object = None
+    capacity: float = math.nan
 
     def after(self, observation: Observation, before: LoadHistory | None, capacity: float) -> "Service":
         """Return the service after the batches of `observation`; a unit of work is a record.
@@ -66,11 +78,16 @@ class Service:
         uneven = any(tasks % slots for tasks in stateless_tasks(observation)) if slots else True
         # Queries on shared hosts slow each other down, so their batches do not show one query's overhead.
         # Nor do batches whose tasks fill the hosts unevenly, as in the round after hosts came or went.
+        capacity = float(f"{capacity:.2g}")  # measured speeds vary
         compared = math.nan if uneven or len(observation.context.layout.segments) > 1 else capacity
         ended = {} if before is None else before.ended
         starts = {} if before is None else {name: end - seconds for name, (end, seconds) in before.last_batches.items()}
-        changed = observation.time - observation.since_change
-        return self.with_batches(observation.batches, ended, starts, compared, 1.0, changed, now.version)
+        changed = observation.time - observation.since_change + SETTLING_S
+        if before is not None and capacity != self.capacity:
+            changed = max(changed, float(before.times[-1]))  # a host left
+        return replace(self, capacity=capacity).with_batches(
+            observation.batches, ended, starts, compared, 1.0, changed, now.version
+        )
 
     def with_batches(
         self,
@@ -101,47 +118,73 @@ class Service:
             shortest = min(shortest, each.seconds)
             alone = each.start - last + each.seconds
             waits.append(min(alone, each.oldest) if each.oldest == each.oldest else alone)
-            if math.isnan(capacity) or not (math.isnan(each.version) or each.version == version):
+            if not capacity > 0 or not (math.isnan(each.version) or each.version == version):
                 continue
             if each.start >= changed and each.seconds > 0 and each.records * work > 0:
-                shown.append((each.seconds, each.records * work / capacity, capacity))
-        return Service(_of_all_sizes(shown), tuple(waits[-RECENT:]), shortest, self.running)
+                shown.append((each.seconds, each.records * work / capacity, capacity, each.start))
+        return replace(self, shown=_of_all_sizes(shown), waits=tuple(waits[-RECENT:]), shortest=shortest)
 
-    def needs(self, seconds: float) -> Floats:
-        """Return the core-seconds of hosts for a unit of work in batches of `seconds`, by each batch; none if unknown.
+    def needs(self, target: float, limit: float | None, margin: float = MARGIN) -> Floats:
+        """Return the core-seconds of hosts for a unit of work, by each batch that tells; none if unknown.
 
-        The fixed part of a batch depends on the hosts, so only batches on the newest ones count if these tell it.
+        Args:
+            limit: Seconds to which batches are limited. None: a batch takes all that waits, within the target latency.
         """
-        every = np.array(self.shown).reshape(-1, 3)
-        groups = [each for each in (every[every[:, 2] == every[-1:, 2]], every) if len(each) >= LEAST_COUNTED]
-        for lengths, work, _ in (each.T for each in groups):
-            line = BatchLine.of(work, lengths, self.shortest)
-            length = max(seconds, 2 * line.fixed)
-            if line.separable:
-                needs: Floats = length / line.largest(length) * lengths / line.seconds(work)
+        groups = self._groups()
+        for each in groups:
+            line = BatchLine.of(each[:, 1], each[:, 0], self.shortest)
+            if line.separable and each[:, 0].max() >= LOADED_S:
+                length = planned_seconds(line.fixed, target, limit)
+                newest = each[-NEWEST:]
+                needs: Floats = margin * length / line.largest(length) * newest[:, 0] / line.seconds(newest[:, 1])
                 return needs
         # What a longer batch would save is not known; what a shorter one would cost follows from the shortest batch.
-        loaded = [each for each in (each[each[:, 0] >= LOADED_S / 2] for each in groups) if len(each) >= LEAST_COUNTED]
-        for lengths, work, _ in (each.T for each in loaded):
-            length = max(seconds, 2 * self.shortest)
-            shorter = length * (lengths - self.shortest) / (work * (length - self.shortest))
-            assumed: Floats = np.where(lengths > length, shorter, lengths / work)
-            return assumed
+        for each in (group[group[:, 0] >= LOADED_S] for group in groups):
+            if len(each) >= LEAST_COUNTED:
+                lengths, work = each[-NEWEST:, :2].T
+                length = planned_seconds(self.shortest, target, limit)
+                shorter = margin * length * (lengths - self.shortest) / (work * (length - self.shortest))
+                assumed: Floats = np.where(lengths > length, shorter, lengths / work)
+                return assumed
         return np.zeros(0)
 
-    def budget(self, target: float, *, governed: bool) -> float:
+    def _groups(self) -> list[Floats]:
+        """Return batches on the newest hosts, then all: the fixed part of a batch depends on the hosts."""
+        every = np.array(self.shown).reshape(-1, 4)
+        late = every[every[:, 3] >= every[-1:, 3] - FORGOTTEN_S]
+        every = late if len(late) >= LEAST_COUNTED else every
+        return [each for each in (every[every[:, 2] == every[-1:, 2]], every) if len(each) >= LEAST_COUNTED]
+
+    def budget(self, target: float, limit: float | None) -> float:
         """Return the seconds that a record may wait in queues within the target latency.
 
         A record waits for the batch before its own, and for its own. Without a limit on batches, the backlog is one batch.
+
+        Args:
+            limit: As in `needs`.
         """
+        if limit is not None:
+            usual = quantile(self.waits, SLOW) if self.waits else 0.0
+            return max(0.0, target - max(usual, 2 * limit))
+        line = next((BatchLine.of(each[:, 1], each[:, 0], self.shortest) for each in self._groups()), None)
         shortest = self.shortest if self.waits else 0.0
-        if not governed:
-            return max(0.0, target - 2 * max(batch_seconds(target, governed=False), shortest))
-        usual = quantile(self.waits, SLOW) if self.waits else 0.0
-        return max(0.0, target - max(usual, 2 * LOADED_S))
+        fixed = line.fixed if line is not None and line.separable else shortest
+        return max(0.0, target - 2 * planned_seconds(fixed, target, None))
 
 
-def _of_all_sizes(shown: Sequence[tuple[float, float, float]]) -> tuple[tuple[float, float, float], ...]:
+def planned_seconds(fixed: float, target: float, limit: float | None) -> float:
+    """Return the length that batches of `fixed` seconds without records are planned with (seconds).
+
+    The governor gives records at least half of the limit. Without a limit a batch is to take a third of the target latency.
+    """
+    if limit is None and not target > 0:
+        return max(1.0, 2 * fixed)
+    if limit is None:
+        return max(min(2 * fixed, target / 2), target / 3, fixed * (1 + LEAST_PART))
+    return fixed + (fixed if fixed > limit else max(limit - fixed, limit / 2))
+
+
+def _of_all_sizes(shown: Sequence[tuple[float, float, float, float]]) -> tuple[tuple[float, float, float, float], ...]:
     counts, kept = Counter[tuple[float, int]](), []
     for each in reversed(shown):
         size = each[2], math.floor(2 * math.log2(each[1]))
@@ -149,15 +192,6 @@ def _of_all_sizes(shown: Sequence[tuple[float, float, float]]) -> tuple[tuple[fl
         if counts[size] <= OF_A_SIZE:
             kept.append(each)
     return tuple(reversed(kept[:COUNTED]))
-
-
-def batch_seconds(target: float, *, governed: bool) -> float:
-    """Return the length that batches are planned with, within the target latency (seconds).
-
-    Limited batches get three quarters of their limit: at the limit a queue never shrinks. Without a limit a third of the
-    target remains for more records than expected.
-    """
-    return 0.75 * LOADED_S if governed else max(LOADED_S, target / 3)
 
 
 def quantile(values: Sequence[float], level: float) -> float:

@@ -25,12 +25,7 @@ from elastream.policies.common.chained import shared_capacity
 from elastream.policies.common.load_history import LoadHistory
 from elastream.policies.common.measures import missing_type_reason
 from elastream.policies.common.placement import balance
-from elastream.policies.common.service import (
-    FIRST_OVERHEAD,
-    MOST_OVERHEAD,
-    Service,
-    batch_seconds,
-)
+from elastream.policies.common.service import FIRST_OVERHEAD, MOST_OVERHEAD, Service
 from elastream.policies.common.unchained import CoreNeed, needs_of
 from elastream.policies.forecasting.trend import Forecast
 from elastream.policies.horizon.budget import Grid, Outlook, time_late, waiting_at_start, with_backlog
@@ -176,7 +171,7 @@ class _Foreseeing(SizingRound):
             self.remarks = (_constant_sentence(self.memory.choice),)
 
     def _fitting_grid(self, before: Memory | None) -> Grid:
-        start, budget = self._host_start(), self.service.budget(self.target, governed=self._governed)
+        start, budget = self._host_start(), self.service.budget(self.target, self._batch_limit)
         paid = self.host_type.billing.shortest
         if before is None:
             return Grid.of(start, budget, self.pace, None, paid)
@@ -187,8 +182,9 @@ class _Foreseeing(SizingRound):
         return Grid.of(start, budget, self.pace, None if young else before.grid.seconds, paid)
 
     @property
-    def _governed(self) -> bool:
-        return all(source.load is not None for source in self.observation.context.graph.sources)
+    def _batch_limit(self) -> float | None:
+        context = self.observation.context
+        return context.batch_seconds if all(each.load is not None for each in context.graph.sources) else None
 
     def remember(self, history: LoadHistory) -> Memory:
         return replace(self.memory, history=history, service=self.service, grid=self.grid)
@@ -230,7 +226,7 @@ class _Foreseeing(SizingRound):
         if highest > 0 and not (light and self.memory.work > 0):
             self.memory = replace(self.memory, work=self.load.cores(highest) / highest)
         work = self.memory.work
-        needs = self.service.needs(batch_seconds(self.target, governed=self._governed))
+        needs = self.service.needs(self.target, self._batch_limit)
         if not needs.size:
             return work * FIRST_OVERHEAD
         # The median of batches; fewer cores than their records kept busy would be those of a host beyond its quota.
@@ -404,7 +400,7 @@ class _Chained(_Foreseeing, ChainedRound):
 
     def _retained_cores(self, history: LoadHistory) -> float:
         retained = self._retained * self._cores_of_record
-        return math.inf if math.isnan(retained) else max(retained, self._least)
+        return math.inf if math.isnan(retained) else max(retained, self._least, self.load.cores(self.load.arriving))
 
     def _shrink(self, history: LoadHistory, highest: float) -> list[Action]:
         observation = self.observation

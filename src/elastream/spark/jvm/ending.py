@@ -30,6 +30,8 @@ def end_after_batch(spark: SparkSession, queries: Sequence[StreamingQuery], seco
             state = field_of(execution, "state")
             package = str(state.get().getClass().getName()).rpartition(".")[0]
             state.set(module_of(jvm, f"{package}.TERMINATED$"))
+            if not query.status["isTriggerActive"]:
+                query.stop()  # else it would wait for its trigger, and then end
     except (Py4JError, KeyError, TypeError) as error:
         raise EnvironmentProblem(f"this Spark ends no query after a batch: {first_line(error)}") from error
     while any(latch.getCount() for latch in latches):

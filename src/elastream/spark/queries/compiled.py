@@ -246,13 +246,12 @@ class CompiledQueries:
     def finished(self, now: float) -> bool:
         """Return True once every shaped load has ended and been processed. Raises ElastreamError if a query failed."""
         self._run_ids |= {each.query.runId for each in self.running}
-        for each in self.running:
-            if not each.query.isActive:
-                error = each.query.exception()
-                if error is None and each.bounded:
-                    continue
-                stopped = f"the query of {each.segment.name!r} was stopped"
-                raise ElastreamError(stopped if error is None else explain_failure(error))
+        ended = [each for each in self.running if not each.query.isActive]
+        errors = [error for each in ended if (error := each.query.exception()) is not None]
+        if errors:
+            raise ElastreamError(explain_failure(errors[0]))
+        if stopped := [each.segment.name for each in ended if not each.bounded]:
+            raise ElastreamError(f"the query of {stopped[0]!r} was stopped")
         if self.caught_up is not None:
             self._finish_bounded(self.caught_up)
             return False  # the run is stopped, not finished: it goes on with later records

@@ -15,7 +15,8 @@ from elastream.core.wording import counted
 from elastream.dataflow.stages import Layout
 from elastream.errors import InputError, in_one_line
 from elastream.recording.directory import RunDirectory
-from elastream.recording.paths import AnyPath, names_in
+from elastream.recording.paths import AnyPath, names_in, remove_tree
+from elastream.spark.dataflow.change_log import BATCH
 from elastream.spark.dataflow.edge_log import EdgeLog
 from elastream.spark.dataflow.edges import edge_name
 from elastream.spark.dataflow.sinks import skip_batch
@@ -61,25 +62,39 @@ def check_not_damaged(layout: Layout, directory: RunDirectory) -> None:
 
 
 def complete_edges(layout: Layout, directory: RunDirectory) -> None:
-    """Write the empty batches that a repartition left out of durable edges."""
+    """Write the empty batches that repartitions left out of durable edges, and remove those of one that was undone."""
     for segment in layout.segments:
         for edge in segment.inputs:
             if edge.durable == "parquet":
                 writer = next(each.name for each in layout.segments if edge.source in each.operators)
-                for batch in _without_records(directory.checkpoint(writer)):
-                    skip_batch(directory.edge(edge.source, edge.target), batch)
+                checkpoint, folder = directory.checkpoint(writer), directory.edge(edge.source, edge.target)
+                _remove_undone(folder, max(latest_batch(checkpoint), latest_batch(checkpoint, "commits")))
+                for batch in _without_records(checkpoint):
+                    skip_batch(folder, batch)
+
+
+def _remove_undone(folder: AnyPath, newest: int) -> None:
+    """Remove batches without records that are newer than the writer's `newest`: it writes them anew, with records."""
+    for name in names_in(folder) if newest >= 0 and folder.is_dir() else ():
+        batch = BATCH.match(name)
+        if batch and int(batch[1]) > newest and not any(each.endswith(".parquet") for each in names_in(folder / name)):
+            remove_tree(folder / name)
 
 
 def _without_records(checkpoint: AnyPath) -> Sequence[int]:
-    newest = latest_batch(checkpoint, "commits")
-    try:
-        before, now = ((checkpoint / "offsets" / str(batch)).read_text().splitlines() for batch in (newest - 1, newest))
-        widths = [json.loads(lines[1]).get("conf", {}).get(WIDTH) for lines in (before, now)]
-    except (OSError, ValueError, IndexError, AttributeError):
-        return ()
-    if widths[0] == widths[1]:
-        return ()
-    return (newest,) if before[2:] == now[2:] else (newest - 1, newest)
+    """Return the newest batches of which each is a repartition, or what one has skipped."""
+    batch, found = latest_batch(checkpoint, "commits"), list[int]()
+    while True:
+        try:
+            before, now = ((checkpoint / "offsets" / str(each)).read_text().splitlines() for each in (batch - 1, batch))
+            widths = [json.loads(lines[1]).get("conf", {}).get(WIDTH) for lines in (before, now)]
+        except (OSError, ValueError, IndexError, AttributeError):
+            return found
+        if widths[0] == widths[1]:
+            return found
+        skipped = () if before[2:] == now[2:] else (batch - 1,)
+        found += [batch, *skipped]
+        batch -= 1 + len(skipped)
 
 
 def _lost(folder: AnyPath, read: int, reader: str, writer: str, wrote: QueryProgress) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 
@@ -84,7 +85,7 @@ class Repartitioning:
             started = self.start(composition, action.partitions)
         except StreamingQueryException:
             raise
-        except (ElastreamError, PySparkException, OSError) as error:
+        except (ElastreamError, PySparkException, Py4JError, OSError) as error:
             log.warning("the state keeps %d partitions", before, exc_info=True)
             for change in reversed(changes):
                 change.undo()

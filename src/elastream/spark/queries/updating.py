@@ -1,5 +1,6 @@
 """Versions of the operators' code in a running run."""
 
+import json
 import platform
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -181,13 +182,13 @@ def ask_message(
     newest = log.versions[-1]
     _check_python(directory, newest)
     code = loaded(log, newest.version)
-    receivers = {name: each for name, alternates in code.items() if (each := _receiver(alternates)) is not None}
+    receivers = {name: each for name, alternates in code.items() if (each := _receivers(alternates))}
     if operator not in receivers:
         there = ", ".join(receivers) or "none does"
         raise InputError(f"operator {operator!r} of {run} takes no messages (these do: {there})")
-    if why := misfit(message, receivers[operator].message):
+    if why := next(filter(None, (misfit(message, each.message) for each in receivers[operator])), ""):
         raise InputError(f"operator {operator!r} of {run} does not take the message {message!r}: {why}")
-    if receivers[operator].sent == (message,):
+    if all(json.dumps(each.sent) == json.dumps((message,)) for each in receivers[operator]):
         raise InputError(f"operator {operator!r} of {run} has this message already")
     number = len(log.versions)
     if number >= MAX_CODE_VERSIONS:
@@ -214,8 +215,8 @@ def _check_python(directory: RunDirectory, version: CodeVersion) -> None:
         )
 
 
-def _receiver(alternates: tuple[Alternate, ...]) -> Receiver | None:
-    return next((each for a in alternates if (each := receiver_of(a.function)) is not None), None)
+def _receivers(alternates: tuple[Alternate, ...]) -> list[Receiver]:
+    return [each for a in alternates if (each := receiver_of(a.function)) is not None]
 
 
 def _given(alternates: tuple[Alternate, ...], message: Message) -> tuple[Alternate, ...]:
@@ -231,9 +232,10 @@ def _with_messages(code: Code, log: CodeLog) -> Code:
             break
     kept = dict(code)
     for name, alternates in code.items():
-        now, then = _receiver(alternates), _receiver(before.get(name, ()))
-        if now is not None and then is not None and then.sent and not misfit(then.sent[0], now.message):
-            kept[name] = _given(alternates, then.sent[0])
+        now, then = _receivers(alternates), _receivers(before.get(name, ()))
+        sent = next((each.sent for each in then if each.sent), ())
+        if sent and now and not any(misfit(sent[0], each.message) for each in now):
+            kept[name] = _given(alternates, sent[0])
     return kept
 
 
