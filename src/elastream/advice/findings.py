@@ -153,10 +153,7 @@ def findings_of(application: Application, target: float, *, explicit: bool = Fal
 
 
 def limit_of(query: LoggedQuery) -> tuple[str, float, str]:
-    """Return the limit that holds back records of a query: in words, records a batch, and option; ("", inf, "") without.
-
-    Batches of one size show it, though more waits or none waits.
-    """
+    """Return the limit that holds back records of a query: in words, records a batch, and option; ("", inf, "") without."""
     warm = query.warm
     nothing = "", math.inf, ""
     if len(warm) < LIMIT_BATCHES:
@@ -186,7 +183,7 @@ def _never_waits(query: LoggedQuery, batches: Sequence[LoggedBatch]) -> bool:
 
 
 def _came_late(query: LoggedQuery) -> bool:
-    """Return True if a batch started late, so that equal batches mean a limit and no steady producer."""
+    """Return True if a batch started late."""
     latest = max((b.start - a.start for a, b in pairwise(query.batches)), default=0.0)
     return math.isnan(query.trigger) or latest > LATE_START * query.trigger
 

@@ -1,6 +1,6 @@
 """Arms of the benchmark: the ways in which a query gets its executors, on local hosts or on a Standalone cluster.
 
-Local hosts are workers of a Standalone master on this machine, so all arms request executors in the same way.
+Local hosts are workers of a Standalone master on this machine.
 """
 
 import threading

@@ -62,10 +62,7 @@ def holds(outcome: Outcome, target_latency: float) -> bool:
 def demand(
     at: Sequence[tuple[float, Workload]], setup: Setup, up_to: int, repetitions: int, tell: Tell, *, autopilot: bool = False
 ) -> Sequence[Demand]:
-    """Measure the demand of workloads at rising rates, by binary search.
-
-    The search begins at the demand of the rate before, since demand does not fall.
-    """
+    """Measure the demand of workloads at rising rates, by binary search."""
     demands, low, total = [], 1, len(at) * repetitions
     for number, (rate, workload) in enumerate(at):
         trials, elastic = [], []

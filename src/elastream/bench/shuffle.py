@@ -157,7 +157,7 @@ class Shuffle:
 
 
 def _wrapped_sum(values: "pd.Series[int]") -> int:
-    """Return the sum modulo 2^32, which does not overflow."""
+    """Return the sum modulo 2^32."""
     return int((values.to_numpy() % 2**32).sum() % 2**32)
 
 

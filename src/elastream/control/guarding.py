@@ -26,8 +26,6 @@ class GuardExtension(LoopExtension):
     """Guards of one run. The caller closes `source`.
 
     Args:
-        versions: Log of the guards' versions.
-        source: External signals.
         about: Subject to check against. None: the plant's graph.
     """
 

@@ -31,7 +31,7 @@ def near(name: str, choices: Iterable[str]) -> str:
 def blame(error: BaseException, folder: Path) -> ProgramError | None:
     """Describe an error of the user's code below `folder`; return None if this package raised it.
 
-    Other packages that the user's code calls count as the user's. The line is the innermost one of the user's files.
+    Other packages that the user's code calls count as the user's.
     """
     if isinstance(error, SyntaxError) and error.filename and Path(error.filename).suffix == ".py":
         return ProgramError(f"{_short(error.filename)}:{error.lineno}: {type(error).__name__}: {error.msg}")
@@ -101,7 +101,7 @@ def importing_from(folder: Path) -> Iterator[None]:
 class References:
     """Functions and classes by reference: `"module:name"`, or `"file.py:name"` in the first of `folders` that has the file.
 
-    A file is executed once and is no imported module, so that its functions are pickled by value. Hosts lack the file.
+    A file is executed once and is no imported module, so that its functions are pickled by value.
     """
 
     def __init__(self, *folders: Path) -> None:

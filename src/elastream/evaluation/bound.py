@@ -135,9 +135,9 @@ class Term(NamedTuple):
 class _Model:
     """The relaxed model as a linear programme over equal time steps.
 
-    Variables of a host type and step: leases that begin (`new`), units that prolong one (`more`), paid hosts (`paid`), and
-    those within their least time (`young`). Variables of a step: waiting work that will be in time (`backlog`), and work
-    given up so far (`given_up`). With `on_rounds` leases begin at the beginning of steps.
+    Variables of a host type and step: leases that begin (`new`), units that prolong one (`more`), paid hosts (`paid`),
+    and those within their least time (`young`). Variables of a step: waiting work that will be in time (`backlog`), and
+    work given up so far (`given_up`).
     """
 
     def __init__(self, problem: Problem, *, whole: bool) -> None:

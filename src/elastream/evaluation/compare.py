@@ -177,7 +177,7 @@ def _best_constant(scene: Scene, result: Comparison, peak: Peak | str) -> Peak |
 
 
 def _smallest(scene: Scene, result: Comparison, type: str, guess: int) -> Peak | None:
-    """Return the smallest fleet of `type` that meets the target, or None; `guess`: a number of hosts to begin with."""
+    """Return the smallest fleet of `type` that meets the target, or None."""
     trials: dict[int, Trial] = {}
 
     def meets(hosts: int) -> bool:

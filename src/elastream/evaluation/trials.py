@@ -102,7 +102,6 @@ def simulated(  # noqa: PLR0913
     Args:
         look: Receives every observation, once a period.
         guards: In force throughout; external signals keep their initial values.
-        figures, roll_back: See `Loop`.
     """
     plant.advance(plant.time + period)
     versions, outside = GuardLog(), ReadOnce(plant.clock.now)

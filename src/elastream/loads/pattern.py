@@ -225,8 +225,7 @@ class Pattern:
 def counts(pattern: ArrivalPattern, edges: ArrayLike) -> Integers:
     """Return `pattern.count` at each time in `edges`, vectorised.
 
-    Every operation is monotone in time, so counts never decrease. For a falling rate, records are the total minus those
-    to come.
+    Counts never decrease.
     """
     times = np.asarray(edges, dtype=np.float64)
     if not isinstance(pattern, Pattern):

@@ -102,8 +102,7 @@ class RegionNode:
     def act(self) -> list[str]:
         """Lease and release pending hosts; return a sentence for each failure, which is retried.
 
-        Each lease is on disk before it is tried and is not repeated after a crash: the host exists, or is lost later and
-        requested again.
+        Each lease is on disk before it is tried and is not repeated after a crash.
         """
         problems: list[str] = []
         if self.state.trying:
@@ -140,10 +139,7 @@ class RegionNode:
         self.state = state
 
     def _snapshot(self, now: float, present: Mapping[str, HostStatus]) -> Snapshot:
-        """Return the input of the survey; hosts not leased yet count as coming.
-
-        Usage comes from the provider, else from the applications through the order.
-        """
+        """Return the input of the survey; hosts not leased yet count as coming."""
         names = tuple(self.state.region.hosts)
         coming = (HostStatus(self.state.kinds.get(name, ""), Phase.REQUESTED) for name in names)
         hosts = [present.get(name, later) for name, later in zip(names, coming, strict=True)]

@@ -84,7 +84,7 @@ def steady_clock(
 ) -> Callable[[], float]:
     """Return a clock of epoch seconds that ignores later changes of the machine's clock.
 
-    Managers wait for each other by it: a clock set forward must not make members silent or orders overdue.
+    A clock set forward must not make members silent or orders overdue.
     """
     zero = wall() - monotonic()
     return lambda: zero + monotonic()

@@ -1,6 +1,6 @@
 """Log of a run's key tables: `tables.jsonl` names the versions, `tables/` holds them.
 
-A version's file is on disk before its line. The control loop reads the lines; other processes may append.
+A version's file is on disk before its line.
 """
 
 import hashlib

@@ -40,7 +40,7 @@ class LeaseLog:
     def counted_from(self, epoch: float) -> "LeaseLog":
         """Set the epoch second of the caller's time 0, so that the file has epoch seconds; return the log.
 
-        Needed by successive drivers with clocks of their own; the clock of one run continues.
+        Needed by successive drivers with clocks of their own.
         """
         self._zero = epoch
         return self

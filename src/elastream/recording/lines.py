@@ -110,7 +110,7 @@ def locked(path: Path) -> Iterator[int]:
 
 
 def appended(path: Path, offset: int) -> list[bytes]:
-    """Return the complete lines of a file, if it exists, from byte `offset` on. Without news it costs one stat call."""
+    """Return the complete lines of a file, if it exists, from byte `offset` on."""
     try:
         if path.stat().st_size <= offset:
             return []

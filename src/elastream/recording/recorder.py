@@ -38,8 +38,8 @@ from elastream.units import format_duration
 class Entries:
     """Converts an observer's events to entries for `_write`.
 
-    The header is written when the run has operators, and again, merged, when more come to run. A plant that watches
-    queries may begin with none; nothing is recorded until then.
+    The header is written when the run has operators, and again, merged, when more come to run. Nothing is recorded
+    before that.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class Entries:
 
 
 def _timed(header: Header) -> Json:
-    """Return the start time of a later part's header, so that every file has a time for readers from the end."""
+    """Return the start time of a later part's header."""
     return {"time": header.before["time"]} if header.before else {}
 
 
@@ -223,7 +223,7 @@ class Recording:
 
     @classmethod
     def outline(cls, path: Path | str, *, whole: bool = False) -> "Recording":
-        """Read header and ending alone, quickly however long the run. Raises InputError as `read` does.
+        """Read header and ending alone. Raises InputError as `read` does.
 
         whole: read all of its last file.
         """

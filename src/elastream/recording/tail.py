@@ -99,7 +99,7 @@ class Tail:
         return True
 
     def _is_replaced(self) -> bool:
-        """Return True if a new part was begun, so that what is read now has ended."""
+        """Return True if a new part was begun."""
         assert self._stream is not None
         try:
             return os.fstat(self._stream.fileno()).st_ino != self._file.stat().st_ino

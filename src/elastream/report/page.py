@@ -131,10 +131,7 @@ def write_report(recording: Recording, path: Path | str, summary: Summary | None
 
 
 def report_problem(recording: Recording, path: Path | str, summary: Summary | None = None) -> str:
-    """Write the report as `write_report` does; on failure log one sentence and return it, otherwise return "".
-
-    A failed report must not cost a run's result.
-    """
+    """Write the report as `write_report` does; on failure log one sentence and return it, otherwise return ""."""
     try:
         write_report(recording, path, summary)
     except Exception as error:
@@ -225,10 +222,7 @@ def _cost_aside(summary: Summary) -> str:
 
 
 def savings_aside(summary: Summary) -> str:
-    """Return the annotation of the cost: that of other fleets on the same load; empty if unknown.
-
-    Peak and work are worded as in a policy's reasons.
-    """
+    """Return the annotation of the cost: that of other fleets on the same load; empty if unknown."""
     text = savings_text(summary.fleets)
     return text and f"{text}. The peak: {_need(summary)}"
 

@@ -1,6 +1,6 @@
 """Plots of a page as HTML: curves over one horizontal axis, as inline SVG without scripts.
 
-Axes, names and figures are HTML around the SVG, as text must not stretch. Colours are the style sheet's `k0` to `k7`.
+Colours are the style sheet's `k0` to `k7`.
 """
 
 import math
@@ -102,7 +102,7 @@ class Plot:
 def thinned(times: Floats, values: Floats, most: int) -> tuple[Floats, Floats]:
     """Return at most `most` points (>= 4) of a curve: the lowest and the highest of each section, in order.
 
-    First and last point stay. An unknown section is one unknown point; a partly unknown one shows its known points.
+    First and last point stay. An unknown section is one unknown point.
     """
     if len(values) <= most:
         return times, values
@@ -118,7 +118,6 @@ def thinned(times: Floats, values: Floats, most: int) -> tuple[Floats, Floats]:
 
 
 def plot_html(plot: Plot) -> str:
-    """Return a plot as a figure element."""
     low, high = plot.ends()
     axes = {axis: _axis_ticks(plot, axis) for axis in (1, 2) if axis == 1 or any(c.axis == 2 for c in plot.lines)}
     across = _time_ticks(low, high, plot) if plot.x in TIME_UNITS else _ticks(low, high, MAX_TICKS)

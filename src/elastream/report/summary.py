@@ -62,11 +62,9 @@ class Summary:
 def summarise(recording: Recording, tally: Totals | None = None) -> Summary:
     """Summarise a run.
 
-    `records`, `batches`, latencies and cost are the ending's facts where a plant or pool reported them, for a resumed run
-    also the micro-batches' records. Otherwise records are throughput over time, cost is that of the leases, and quantiles
-    are those of the mixture of all periods (`mixture_quantile`). Totals replace what a long run has dropped.
-
-    tally: the recording's, if it is known already.
+    `records`, `batches`, latencies and cost are the ending's facts where a plant or pool reported them, for a resumed
+    run also the micro-batches' records. Otherwise records are throughput over time, cost is that of the leases, and
+    quantiles are those of the mixture of all periods (`mixture_quantile`). Totals replace what a long run has dropped.
     """
     ending, end, tally = recording.ending, recording.end, tally or tally_of(recording)
     facts = ending.facts if ending else {}
@@ -115,10 +113,7 @@ def summarise(recording: Recording, tally: Totals | None = None) -> Summary:
 
 
 def _records(reported: float, tally: Totals, *, resumed: bool) -> float:
-    """Return the records of a run: those `reported` by the plant; in a resumed run at least those of its micro-batches.
-
-    A resumed driver reports records of earlier drivers only for sources whose offsets count records.
-    """
+    """Return the records of a run: those `reported` by the plant; in a resumed run at least those of its micro-batches."""
     counted = tally.counted if (resumed or math.isnan(reported)) and tally.counted > 0 else math.nan
     most = float(np.fmax(reported, counted))
     return tally.served if math.isnan(most) else most

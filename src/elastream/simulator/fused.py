@@ -80,10 +80,7 @@ class Reports(Sequence[MicroBatch]):
 
 
 class FusedNetwork:
-    """All queries of a fused dataflow; interchangeable with `QueueNetwork`, with stages as stations.
-
-    While `changing`, a query has yet to adopt the newest `epoch`, and time advances by at most `step` seconds.
-    """
+    """All queries of a fused dataflow; interchangeable with `QueueNetwork`, with stages as stations."""
 
     cohorts = True
 

@@ -85,7 +85,7 @@ def _by_region(shares: Mapping[str, Floats], edges: Sequence[Edge], pool: Simula
 def _by_pair(
     shares: Mapping[str, Floats], edges: Sequence[Edge], pool: SimulatedHosts, trace: LinkTrace
 ) -> list[tuple[Floats, Floats]]:
-    """Return each edge's weights for the trace's factors, which spare a loop over host pairs."""
+    """Return each edge's weights for the trace's factors."""
     regional, per_byte = pool.between_regions()
     weights = []
     for edge in edges:

@@ -239,7 +239,6 @@ class SimulatedPlant:
         return table
 
     def switch(self, switches: Sequence[Switch]) -> tuple[Outcome, ...]:
-        """Apply all possible switches as one composition."""
         if self.closed:
             return tuple(Outcome(each, Status.REFUSED, "the simulation is closed") for each in switches)
         graph, tables = self.context.graph, self.network.tables

@@ -84,7 +84,6 @@ class SimulatedHosts:
 
     @property
     def noticed(self) -> list[int]:
-        """Return the hosts with a notice."""
         rows = self.active.tolist() if self.settings.faults else ()
         return [row for row in rows if self.leases[row].deadline is not None]
 

@@ -96,7 +96,7 @@ def attach(  # noqa: C901
     """Return a plant over queries of `spark` and its executors, which outlive it.
 
     Args:
-        own_targets: Target latencies by id of queries with one of their own (seconds); may grow.
+        own_targets: Target latencies by id of queries (seconds); may grow.
     """
     assert can.driver is not None, "nothing can be attached to a session without a driver"
     leasing = leasing or Leasing()

@@ -177,7 +177,7 @@ def start_plant(
 def start_beside(
     start: Callable[[SparkSession], object], directory: RunDirectory, settings: RunSettings
 ) -> SparkPlant[SessionQueries]:
-    """Start cluster and session, and let `start` begin its own queries on them; they run as written."""
+    """Start cluster and session, and let `start` begin its own queries on them."""
     with _session_on_hosts("queries", directory, settings, None, None, no_progress) as on:
         on.spark.conf.set("spark.sql.shuffle.partitions", str(on.partitions))
         on.spread()

@@ -1,6 +1,6 @@
 """Nexmark's queries once more as plain batches in pandas, written from their description rather than from the streams.
 
-A column has the name and meaning that it has in `queries`. Parameters with a default vary a query as there.
+A column has the name and meaning that it has in `queries`.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -136,7 +136,7 @@ def q14(bids: Frame) -> Frame:
 
 
 def _texts(bids: Frame, form: str) -> "pd.Series[str]":
-    """Return the times of bids in the format `form`, which shows no seconds: each minute is formatted once."""
+    """Return the times of bids in the format `form`."""
     places, minutes = pd.factorize(bids["date_time"].dt.floor("min"))
     return pd.Series(minutes.strftime(form).to_numpy()[places], index=bids.index, dtype=object)
 

@@ -120,10 +120,7 @@ class Events:
         return SCHEMAS[kind]
 
     def reached(self, kind: Kind, events: int) -> int:
-        """Return how many events of all kinds come before number `events` of `kind`, counted from 0.
-
-        The closing row is the event behind the last.
-        """
+        """Return how many events of all kinds come before number `events` of `kind`, counted from 0."""
         total = self.load.count(self.load.seconds)
         if events >= (whole := count(kind, total)):
             return total + (events > whole)
@@ -290,7 +287,7 @@ _FINE = np.array([math.pow(10, 6 * step / _LEVELS**2) for step in range(_LEVELS)
 
 
 def _price(draw: Draw, what: str) -> Integers:
-    """Return log-uniform prices from 100 to 100,000,000. One product of table entries is equal on every machine."""
+    """Return log-uniform prices from 100 to 100,000,000."""
     words = draw.words(what)
     coarse, fine = words & np.uint64(_LEVELS - 1), (words >> np.uint64(10)) & np.uint64(_LEVELS - 1)
     prices: Integers = np.rint(_COARSE[coarse] * _FINE[fine]).astype(np.int64)

@@ -1,6 +1,6 @@
 """Archive of the classes that Spark loads (Java's AppCDS), which halves the CPU time of JVM starts.
 
-It is made in idle time, in the user's cache folder, per Java, jars and options. A fault only makes the next start slower.
+It is made in idle time, in the user's cache folder, per Java, jars and options.
 """
 
 import contextlib

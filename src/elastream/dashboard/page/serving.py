@@ -80,7 +80,7 @@ def serve(
 def page_beside(directory: RunDirectory, show: Callable[[str], None]) -> Iterator[None]:
     """Serve a run's page from another process inside the context, and while a browser shows it afterwards.
 
-    A page that cannot be served is a warning. `show` receives its address, which is also in the run's folder.
+    A page that cannot be served is a warning. `show` receives its address.
     """
     with needed_by("the live page"):
         import starlette

@@ -65,7 +65,6 @@ class Cell:
 
     Attributes:
         load: Kind of a generated load, or the file of a recorded one.
-        chained: True if the operators of a stage run in one task.
         price: Way of billing, a key of `PRICES`.
         target: Target latency (seconds).
         start: Seconds that a host takes to start.

@@ -181,7 +181,7 @@ class CompositionWork:
     def overheads(self) -> Mapping[str, float]:
         """Cores of speed 1 that each operator needs beside its alternate; 0 if unknown. Chained only.
 
-        Most of it belongs to micro-batches, whatever their records, so it is averaged over one.
+        Averaged over a micro-batch.
         """
         if self.observation.context.layout.unchained:
             return {}

@@ -1,7 +1,6 @@
 """Limit for the records of the next micro-batch, from the durations of recent ones.
 
-Without it, a late batch takes all records that became due meanwhile, and the next one is even later. Other due records wait
-at the source, where policies see them as backlog.
+Without it, a late batch takes all records that became due meanwhile, and the next one is even later.
 """
 
 from dataclasses import dataclass, replace

@@ -67,8 +67,7 @@ def total_of(frame: Frame, metric: Metric, names: Iterable[str]) -> float:
 def frames_of_batch(observation: Observation) -> tuple[Frame, ...]:
     """Return the frames of operators that were observed during the last micro-batch, the newest last.
 
-    One frame shows a moment of a batch; all of them show its average. Unchained operators have no batches, so that only the
-    newest frame is returned.
+    Unchained operators have no batches: only the newest frame is returned.
     """
     lasts = 0.0 if observation.context.layout.unchained else observation.latency(Metric.BATCH_DURATION).value or 0.0
     since = observation.time - lasts

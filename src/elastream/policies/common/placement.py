@@ -1,7 +1,7 @@
 """Balancing of tasks over the usable cores with few moves.
 
-Open-source Spark does not rebalance state partitions: a host that joins a running query stays idle until tasks move there.
-`balance` counts tasks, `balance_by_load` uses measured loads.
+Open-source Spark does not rebalance state partitions: a host that joins a running query stays idle until tasks move
+there.
 """
 
 from collections.abc import Iterator

@@ -59,7 +59,7 @@ class SizingInputs:
     def expected(self, horizon: float) -> Forecast:
         """Forecast the arrival rate in `horizon` seconds, as a mean over the target latency.
 
-        Only recent samples count: the trend of a whole day says little about the next minute.
+        Only recent samples count.
         """
         over = self.observation.context.target_latency or 0.0
         times, arriving = self.history.times, self.history.arriving
@@ -183,9 +183,8 @@ class SizingInputs:
     def behind(self) -> float:
         """Ratio of arriving to processed records of the query furthest behind, from 1 to `MOST_GROWTH`.
 
-        A query is behind if its backlog grew in each of the last `ROUNDS` rounds: its hosts do not suffice, whatever the
-        metered work. With more than two micro-batches waiting, the growth of the queue gives the processed rate, since a
-        single round's rate depends on which batches happen to end in it. 1 if hosts mend nothing.
+        A query is behind if its backlog grew in each of the last `ROUNDS` rounds. With more than two micro-batches
+        waiting, the growth of the queue gives the processed rate. 1 if hosts mend nothing.
         """
         frames, ratio = self._rounds, 1.0
         if self.observation.beyond_hosts:

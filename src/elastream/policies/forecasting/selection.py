@@ -1,8 +1,8 @@
 """Learned selection of the method that will perform best next, from the recent deviations of a quantity.
 
 The network of the thesis (pp. 52-54) maps the past hour's deviations to the next hour's best method. It learns from an
-oracle, or with `Online` during the run. A selector asks it only if the running method has become bad. Learning needs
-scikit-learn and river; a learned network is a few hundred numbers in JSON.
+oracle, or with `Online` during the run. Learning needs scikit-learn and river; a learned network is a few hundred
+numbers in JSON.
 """
 
 import json

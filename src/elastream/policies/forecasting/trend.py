@@ -127,7 +127,7 @@ def forecast(times: Floats, values: Floats, horizon: float, over: float) -> Fore
 
 
 def _of_points(times: list[float], values: list[float], horizon: float, over: float) -> Forecast:
-    """Return the forecast of at most POINTS known values: for so few, a list is faster than an array."""
+    """Return the forecast of at most POINTS known values."""
     if not values:
         return Forecast(math.nan, math.nan, math.nan, math.nan)
     if values.count(values[0]) == len(values):

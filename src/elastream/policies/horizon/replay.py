@@ -1,8 +1,7 @@
 """Replay of the load's past under several settings of the policy.
 
 Each setting runs in the service model on the outlooks of the time, so it knows nothing in advance. The policy takes the
-cheapest setting whose late records stay within the allowance. A load that no forecast catches leads to a fixed fleet, which
-stays until a need comes that the replay has not met.
+cheapest setting whose late records stay within the allowance.
 """
 
 import math

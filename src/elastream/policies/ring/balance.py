@@ -63,7 +63,7 @@ class Arc:
 def even_cut(arc: Arc) -> tuple[int, ...] | None:
     """Return the partitions by host that minimise the highest level; None if there are too few.
 
-    Of equal solutions the one with the least sum of squared levels, so that the other hosts are even as well.
+    Of equal solutions the one with the least sum of squared levels.
     """
     if arc.loads.size < len(arc.hosts):
         return None

@@ -79,10 +79,7 @@ class RingLoad:
 
     @cached_property
     def without_pause(self) -> bool:
-        """True if micro-batches follow without a pause and records wait `late` seconds or more.
-
-        Either more records wait than one batch takes, or batches last that long and records wait for one only.
-        """
+        """True if micro-batches follow without a pause and records wait `late` seconds or more."""
         if self._own_queues or not self._batch > 0:
             return False
         if any(seconds >= self.late for seconds in self._queued.values()):

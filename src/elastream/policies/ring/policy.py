@@ -182,7 +182,7 @@ class Round:
         return RingMemory(now, high, low, changed, hosts, self._other(before, changed))
 
     def _other(self, before: RingMemory, changed: float) -> Mapping[str, float]:
-        """Return the busy cores of hosts beside state: a moving mean, because single measurements differ by a third."""
+        """Return the busy cores of hosts beside state: a moving mean."""
         # Uncertain measurements count less, such as at the start of a skew.
         measured = {host: cores for host, cores in before.other.items() if host in self.load.other}
         if not self._measured_after(changed):
@@ -354,8 +354,7 @@ class Round:
     def _neighbourhood(self, host: str) -> tuple[str, ...] | None:
         """Return `host` and its clockwise neighbours up to the first light one; None without one.
 
-        With `cut` "load" and known loads a light one is not required: the gain of a change decides, and the first neighbour
-        suffices.
+        With `cut` "load" and known loads a light one is not required: the first neighbour suffices.
         """
         ring, neighbours = next(iter(self.rings.values())), [host]
         for neighbour in ring.successors(host, len(ring)):

@@ -505,8 +505,7 @@ REPAID = 3600.0
 def vacated(assembly: Assembly, target: float, rows: Collection[int]) -> Assembly:
     """Remove hosts in `rows` if the others can take their instances and keep `target`.
 
-    Goes by ascending weight (4.10), with shared cores by descending price. Empty hosts stay for `shut_down`, since one may
-    have been leased for another's instances.
+    Goes by ascending weight (4.10), with shared cores by descending price. Empty hosts stay for `shut_down`.
     """
     if assembly.problem.shared:
         dearest = sorted(rows, key=lambda each: -float(assembly.prices[each]))

@@ -39,7 +39,7 @@ def note_composition(folder: AnyPath, composition: BatchComposition) -> None:
 class EdgeLog:
     """The files of an edge in record order: by batch, then by file name.
 
-    A batch's folder appears atomically and never changes, so all processes agree on record numbers.
+    A batch's folder appears atomically and never changes.
 
     Args:
         spare_batches: Newest batches, which are never removed.

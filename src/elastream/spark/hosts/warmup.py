@@ -1,6 +1,6 @@
 """Warm-up of new executors, before the stream depends on them.
 
-Their first task loads classes, Python workers and native libraries for seconds. A warm-up job does so on every slot.
+Their first task loads classes, Python workers and native libraries for seconds.
 """
 
 import contextlib

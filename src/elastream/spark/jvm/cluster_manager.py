@@ -119,7 +119,6 @@ class ClusterWatch:
         self._holders = ",".join(sorted(executors))
 
     def renew(self) -> None:
-        """Ask once."""
         self._tried = holders = self._holders
         try:
             notices, first_told = {}, dict[str, float]()

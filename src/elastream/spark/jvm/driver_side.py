@@ -41,7 +41,7 @@ def java_context(spark: SparkSession) -> Java:
 
 
 def java_queries(spark: SparkSession) -> Java:
-    """Return the JVM's running streaming queries of all sessions of the application, by id; they share its executors."""
+    """Return the JVM's running streaming queries of all sessions of the application, by id."""
     return java_session(spark).sharedState().activeStreamingQueries()
 
 

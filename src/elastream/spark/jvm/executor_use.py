@@ -94,7 +94,6 @@ class ExecutorUse(DriverSide):
         return read_uses(self.ask("use"))
 
     def close(self) -> None:
-        """Stop listening."""
         self._object.end()
 
 

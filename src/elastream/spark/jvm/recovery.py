@@ -1,6 +1,6 @@
 """Places of state partitions in the driver's JVM (`Recovery.java`), when a query starts or an executor is lost.
 
-Python would notice a second later, with a batch waiting. So the JVM gets the successors beforehand.
+Python would notice a second later, with a batch waiting.
 """
 
 from collections.abc import Mapping, Sequence

@@ -111,7 +111,7 @@ def standby_registry(spark: SparkSession) -> StandbyRegistry | None:
 class StageReplicas:
     """Standby replicas of the state partitions of one stage, in one run of its query.
 
-    `why` names operators that cannot be replicated. Then the stage has no replicas, because a task needs all its state.
+    `why` names operators that cannot be replicated. Then the stage has no replicas.
     """
 
     def __init__(self, registry: StandbyRegistry, states: StatePartitions) -> None:

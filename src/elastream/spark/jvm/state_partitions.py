@@ -296,7 +296,7 @@ class StatePartitions:
         return {partition: _location(place) for partition, (place,) in enumerate(answers) if place}
 
     def move(self, partition: int, to: Location) -> None:
-        """Run `partition` at `to` in the next batch. Takes about 1 ms per store; no effect before the first batch."""
+        """Run `partition` at `to` in the next batch. Has no effect before the first batch."""
         if self._state_root() is None:
             return
         for operator in self._operators:

@@ -223,7 +223,7 @@ class Placing:
             self._where |= {task: at for task, at in places.items() if task.operator in self.states}
 
     def follow(self, target: Target) -> None:
-        """Start a migration of each misplaced task, if the plan or a report of `ran` is new. Makes no call to Spark."""
+        """Start a migration of each misplaced task, if the plan or a report of `ran` is new."""
         with self._lock:
             state = (self.plan.latest.version, dict(self._as_of))
             if self.plan.latest.hosts and state != self._followed:

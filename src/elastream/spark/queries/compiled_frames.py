@@ -176,7 +176,7 @@ class _Cost:
 
 
 class AlternateCosts:
-    """Cost and selectivity of each alternate, from the last batches in which it ran; never averaged over alternates."""
+    """Cost and selectivity of each alternate, from the last batches in which it ran."""
 
     def __init__(self) -> None:
         self._costs: dict[tuple[str, str], _Cost] = {}
@@ -248,7 +248,7 @@ NAN = float("nan")
 
 
 class Telemetry:
-    """Reports of the running queries, as frames. `add_batches` and `metered` add what is new; the rest is arithmetic.
+    """Reports of the running queries, as frames. `add_batches` and `metered` add what is new.
 
     Args:
         batches: Last batches of each segment, oldest first; they grow as they are read.
@@ -400,7 +400,6 @@ class Telemetry:
             now: Epoch seconds.
             cores: Cores of all usable hosts.
             used: Busy cores of them.
-            further: Other metrics, by operator.
             stretch: Seconds of a core per CPU second of the meter.
         """
         graph = self._layout.graph

@@ -90,7 +90,7 @@ def start_queries(  # noqa: PLR0913
     Args:
         state_partitions: Of keyed operators; fixed for the life of a checkpoint.
         batch_seconds: Longest batch of our own sources.
-        interval: Least time between the starts of two batches [s]. Each batch costs every state partition a task.
+        interval: Least time between the starts of two batches [s].
         consistency: Treatment of records in transit while the composition changes.
         retention: Seconds for which changes of updated results are kept.
         bounded: True: queries that read only sources end once they have read what is there now.

@@ -70,8 +70,8 @@ class QueryAccess:
 class StatefulTasks:
     """Tasks of the stateful stages of one run of a query, batch by batch, from Spark's own telemetry.
 
-    One gateway call fetches the newest batches, however many tasks they have. Task p of a stateful stage is on state
-    partition p. With `senders`, the feeding stages are reported, too; they have no `ranks`.
+    Task p of a stateful stage is on state partition p. With `senders`, the feeding stages are reported, too; they have no
+    `ranks`.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class StatefulTasks:
     def poll(self, batches: int = 1) -> tuple[StageLoad, ...]:
         """Return loads of the newest `batches` batches that ended since the last call, oldest first.
 
-        Earlier ones are skipped: a late look must not cost more. Raises Py4JError.
+        Earlier ones are skipped. Raises Py4JError.
         """
         if not self._kinds:
             return ()
@@ -96,10 +96,10 @@ class StatefulTasks:
 
 
 class Query:
-    """One query through all its runs, of which its id is the same. It attaches its stateful stages to `access.placing`.
+    """One query through all its runs. It attaches its stateful stages to `access.placing`.
 
-    `called` returns the operator names of stateful stages, upstream first, by default `"name/stage"`. A stage without one
-    is neither observed nor moved.
+    `called` returns the operator names of stateful stages, upstream first, by default `"name/stage"`. A stage without
+    one is neither observed nor moved.
     """
 
     def __init__(
@@ -336,7 +336,7 @@ class Query:
     def diagnosis(self, target: float | None, slots: int, now: float) -> Diagnosis | None:
         """Return why the query is late, as far as its batches tell, or that nobody knows how late it is; None if it is not.
 
-        Asks the driver for stages of its last batches, but only of a late query. Without an answer the cause is unknown.
+        Asks the driver; without an answer the cause is unknown.
         """
         held_back = self.batches[-1].held_back(self.status.limits) if self.batches else None
         if self.unjudged and held_back is not None:

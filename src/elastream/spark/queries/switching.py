@@ -264,7 +264,7 @@ class Drain:
     """Detects that no records are in transit in `running`, whose sources are held at `version`.
 
     A held source has no records in transit (`ShapedReader`). Then a query that has committed all records of its durable
-    edges writes nothing more. So queries come to rest upstream first.
+    edges writes nothing more.
     """
 
     def __init__(self, running: Sequence[RunningSegment], version: int) -> None:

@@ -80,7 +80,7 @@ class SessionQueries:
 
         Args:
             stays: True to not finish when all of them have ended.
-            own_targets: Target latencies by query id, of queries with one of their own; may grow.
+            own_targets: Target latencies by query id (seconds); may grow.
             task_seconds: Seconds of ended tasks by query id; they grow.
         """
         self._stays, self._own, self._task_seconds = stays, own_targets, task_seconds

@@ -58,10 +58,9 @@ class HostCpuUsage:
     ) -> Frame:
         """Return a row per lease. CPU use is unknown until a host is up.
 
-        A host's traffic is the sum over its `links`. `use` returns the occupied fraction of a host's slots, for one without
-        `measured` CPU time. CPU use is relative to the share of its cores that a host gets (`speeds`), and covers span[0]
-        to span[1] seconds ago if known for so long, else the last CPU_WINDOW. `copies`: megabytes of standby replicas.
-        `memory`: further columns by host.
+        `use` returns the occupied fraction of a host's slots, for one without `measured` CPU time. CPU use is relative to
+        the share of its cores that a host gets (`speeds`), and covers span[0] to span[1] seconds ago if known for so long,
+        else the last CPU_WINDOW. `copies`: megabytes of standby replicas. `memory`: further columns by host.
         """
         count = Counter(placement.values())
         measurements = {name: measured.get(name, UNMEASURED) for name in leases}

@@ -1,7 +1,6 @@
 """Size of a stage's state and of each checkpoint, from names and sizes of the files that Spark's state stores write.
 
-Both stores write a batch's changes (`7.delta` of the heap store, `7.changelog` of RocksDB) and sometimes the whole state
-(`7.snapshot`; `7.zip`, which names shared files). Cf. thesis, 6.4.3. Unknown unless the checkpoint is on this machine.
+`checkpoints.state` describes the files. Cf. thesis, 6.4.3. Unknown unless the checkpoint is on this machine.
 """
 
 import json

@@ -82,7 +82,7 @@ BatchFlows: TypeAlias = tuple[Mapping[int, str], tuple[Flow, ...]]
 class Traffic:
     """Traffic of the last batches of some queries, from the registry `outputs`; without one, only added flows are known.
 
-    Queries have names of the caller's choice; stateful stages are named after their tasks' operator.
+    Stateful stages are named after their tasks' operator.
     """
 
     def __init__(self, outputs: MapOutputs | None) -> None:

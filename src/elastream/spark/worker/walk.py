@@ -331,12 +331,7 @@ def run_walk(
     report_signals: Callable[[list[SignalRow]], object] | None = None,
     task: int = 0,
 ) -> Iterator[pa.RecordBatch]:
-    """Process one task of batch `number` and yield rows in the walk's schema.
-
-    Args:
-        report: Receives the meter's rows at the end.
-        report_signals: Receives the signals' rows at the end.
-    """
+    """Process one task of batch `number` and yield rows in the walk's schema."""
     freeze_imports()
     started, begun = cpu_seconds(), time.time()
     foldings = tuple(map(Folding, walk.taps))
