@@ -243,7 +243,10 @@ def five(spark: SparkSession, folder: Path) -> None:
 
 
 def each_row(spark: SparkSession, folder: Path) -> None:
-    frame = rate(spark, 200).writeStream.foreach(lambda row: sum(range(20_000)))
+    def work(row: Row) -> None:
+        sum(range(20_000))
+
+    frame = rate(spark, 200).writeStream.foreach(work)
     frame.option("checkpointLocation", str(folder / "checkpoint")).trigger(processingTime="4 seconds").start()
 
 

@@ -18,7 +18,6 @@ from elastream.cli.options import is_quiet, named_by, options_of
 from elastream.core.scaling import ScalingRules
 from elastream.errors import EnvironmentProblem, InputError
 from elastream.settings import AutopilotCommandSettings, AutopilotSettings
-from elastream.spark.jvm.releases import installed, release_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,6 +82,8 @@ def check_pipeline(arguments: Sequence[str]) -> None:
     """Raise InputError or EnvironmentProblem if spark-pipelines cannot run."""
     if "run" not in arguments:
         raise InputError("spark-pipelines: say `run`, as in spark-pipelines --master spark://host:7077 run --spec FILE")
+    from elastream.spark.jvm.releases import installed, release_of  # refuses another Spark, which the command line reports
+
     if release_of(version := installed()) < PIPELINES_SINCE:
         raise EnvironmentProblem(f"spark-pipelines needs Spark 4.1 or later, and this is {version}")
     for module in ("grpc", "grpc_status", "yaml"):
