@@ -11,15 +11,12 @@ from typer.testing import CliRunner
 
 from elastream.cli.app import app
 from elastream.cli.program import declared
-from elastream.core.frames import Frame
-from elastream.core.observation import Composition, Context, Observation
-from elastream.dataflow.stages import lay_out
 from elastream.recording.code_log import CodeLog
 from elastream.recording.directory import RunDirectory
-from elastream.recording.manifest import Manifest, write_manifest
-from elastream.recording.observer import Ending, describe_run
+from elastream.recording.observer import Ending
 from elastream.recording.recorder import Recorder
-from elastream.spark.queries.updating import begin_code, loaded
+from elastream.spark.queries.updating import loaded
+from support.begun_run import begun_run
 
 DOCUMENT = """
 dataflow: gate
@@ -48,15 +45,7 @@ def recorder(tmp_path: Path) -> Recorder:
     """Of a run of the document in `tmp_path / "run"` that goes on, begun by another process."""
     (tmp_path / "steps.py").write_text(STEPS)
     (tmp_path / "gate.yaml").write_text(textwrap.dedent(DOCUMENT))
-    graph = declared(tmp_path / "gate.yaml").graph
-    directory = RunDirectory(tmp_path / "run")
-    context, frame = Context(lay_out(graph)), Frame(tuple(graph.by_name))
-    recorder = Recorder(directory.recording)
-    recorder.started(describe_run(context, policy="idle", plant="spark", started=0.0))
-    recorder.observed(Observation(0.0, context, frame, composition=Composition.default(graph)))
-    write_manifest(directory, Manifest(graph.name, 0.0))
-    begin_code(graph, directory)
-    return recorder
+    return begun_run(declared(tmp_path / "gate.yaml").graph, tmp_path / "run")
 
 
 def test_a_message_is_a_version_of_the_code_that_names_its_sender(tmp_path, recorder):

@@ -10,18 +10,14 @@ from typer.testing import CliRunner, Result
 
 from elastream.cli.app import app
 from elastream.cli.program import declared
-from elastream.core.frames import Frame
-from elastream.core.observation import Composition, Context, Observation
 from elastream.dataflow.key_table import KeyTable, selections_of
-from elastream.dataflow.stages import lay_out
 from elastream.recording.code_log import CodeLog
 from elastream.recording.directory import RunDirectory
 from elastream.recording.guard_log import GuardLog
 from elastream.recording.key_table_log import KeyTableLog
-from elastream.recording.manifest import Manifest, write_manifest
-from elastream.recording.observer import Ending, describe_run
+from elastream.recording.observer import Ending
 from elastream.recording.recorder import Recorder
-from elastream.spark.queries.updating import begin_code
+from support.begun_run import begun_run
 
 PROGRAM = """
 from elastream import Dataflow
@@ -60,15 +56,7 @@ def program(folder: Path, *changes: tuple[str, str]) -> Path:
 @pytest.fixture
 def recorder(tmp_path: Path) -> Recorder:
     """Of a run in `tmp_path / "run"` that goes on."""
-    graph = declared(program(tmp_path)).graph
-    directory = RunDirectory(tmp_path / "run")
-    context, frame = Context(lay_out(graph)), Frame(tuple(graph.by_name))
-    recorder = Recorder(directory.recording)
-    recorder.started(describe_run(context, policy="idle", plant="spark", started=0.0))
-    recorder.observed(Observation(0.0, context, frame, composition=Composition.default(graph)))
-    write_manifest(directory, Manifest(graph.name, 0.0))
-    begin_code(graph, directory)
-    return recorder
+    return begun_run(declared(program(tmp_path)).graph, tmp_path / "run")
 
 
 def test_an_update_names_what_changes_comes_and_goes(tmp_path, recorder):

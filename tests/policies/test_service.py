@@ -107,6 +107,12 @@ def test_batches_of_hosts_that_left_do_not_count():
     assert {cores for _, _, cores, _ in fewer.shown} == {4.0}
 
 
+@pytest.mark.parametrize("cores", [1.449, 14.4, 104.9])
+def test_hosts_of_any_size_show_what_records_need(cores):
+    known = Service().after(shown(batches(20, 1.0, 3200)), None, cores)
+    assert need(known) == pytest.approx(cores / 3200)
+
+
 def test_hosts_without_cores_show_nothing():
     assert not Service().after(shown(batches(20, 1.0, 3200)), None, 0.0).shown
 

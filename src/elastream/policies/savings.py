@@ -101,10 +101,10 @@ class Sample:
 
 @dataclass(slots=True)
 class ConstantFleets:
-    """Late records of constant fleets by capacity (records/s), the highest first.
+    """Late records of constant fleets, one fleet for each power of STEP (records/s), the largest first.
 
     Attributes:
-        top: Exponent of the highest capacity to the base STEP, which is above every rate so far.
+        top: Exponent of the largest fleet. It serves more than every rate so far.
     """
 
     top: int | None = None

@@ -1,4 +1,4 @@
-"""The Spark plant: streaming queries on hosts. A reconciler does what is slow: `observe` and `apply` return at once."""
+"""The Spark plant: streaming queries on hosts. `observe` and `apply` return at once; a reconciler does the slow work."""
 
 import logging
 import threading

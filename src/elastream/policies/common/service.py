@@ -6,7 +6,7 @@ longer a batch may last, the less its fixed part counts.
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -48,12 +48,12 @@ class Service:
     """Service of a dataflow's hosts.
 
     Attributes:
-        shown: (seconds, units of work per core, cores of the hosts, begin) of batches of all sizes, oldest first.
+        shown: (seconds, units of work per core, about the cores of the hosts, begin) of batches of all sizes, oldest first.
         waits: Seconds from the begin of the batch before to the end of each of the last batches, at most the age of the
             oldest record.
         shortest: Seconds of the shortest batch; inf before the first.
         running: Composition that all batches of `shown` ran.
-        capacity: Cores of the hosts in the last round; NaN before.
+        capacity: About the cores of the hosts in the last round; NaN before.
     """
 
     shown: tuple[tuple[float, float, float, float], ...] = ()
@@ -78,14 +78,13 @@ class Service:
         uneven = any(tasks % slots for tasks in stateless_tasks(observation)) if slots else True
         # Queries on shared hosts slow each other down, so their batches do not show one query's overhead.
         # Nor do batches whose tasks fill the hosts unevenly, as in the round after hosts came or went.
-        capacity = float(f"{capacity:.2g}")  # measured speeds vary
         compared = math.nan if uneven or len(observation.context.layout.segments) > 1 else capacity
         ended = {} if before is None else before.ended
         starts = {} if before is None else {name: end - seconds for name, (end, seconds) in before.last_batches.items()}
         changed = observation.time - observation.since_change + SETTLING_S
-        if before is not None and capacity != self.capacity:
+        if before is not None and _about(capacity) != self.capacity:
             changed = max(changed, float(before.times[-1]))  # a host left
-        return replace(self, capacity=capacity).with_batches(
+        return replace(self, capacity=_about(capacity)).with_batches(
             observation.batches, ended, starts, compared, 1.0, changed, now.version
         )
 
@@ -121,7 +120,7 @@ class Service:
             if not capacity > 0 or not (math.isnan(each.version) or each.version == version):
                 continue
             if each.start >= changed and each.seconds > 0 and each.records * work > 0:
-                shown.append((each.seconds, each.records * work / capacity, capacity, each.start))
+                shown.append((each.seconds, each.records * work / capacity, _about(capacity), each.start))
         return replace(self, shown=_of_all_sizes(shown), waits=tuple(waits[-RECENT:]), shortest=shortest)
 
     def needs(self, target: float, limit: float | None, margin: float = MARGIN) -> Floats:
@@ -131,13 +130,11 @@ class Service:
             limit: Seconds to which batches are limited. None: a batch takes all that waits, within the target latency.
         """
         groups = self._groups()
-        for each in groups:
-            line = BatchLine.of(each[:, 1], each[:, 0], self.shortest)
-            if line.separable and each[:, 0].max() >= LOADED_S:
-                length = planned_seconds(line.fixed, target, limit)
-                newest = each[-NEWEST:]
-                needs: Floats = margin * length / line.largest(length) * newest[:, 0] / line.seconds(newest[:, 1])
-                return needs
+        for each, line in self._lines(groups):
+            length = planned_seconds(line.fixed, target, limit)
+            newest = each[-NEWEST:]
+            needs: Floats = margin * length / line.largest(length) * newest[:, 0] / line.seconds(newest[:, 1])
+            return needs
         # What a longer batch would save is not known; what a shorter one would cost follows from the shortest batch.
         for each in (group[group[:, 0] >= LOADED_S] for group in groups):
             if len(each) >= LEAST_COUNTED:
@@ -155,6 +152,13 @@ class Service:
         every = late if len(late) >= LEAST_COUNTED else every
         return [each for each in (every[every[:, 2] == every[-1:, 2]], every) if len(each) >= LEAST_COUNTED]
 
+    def _lines(self, groups: Sequence[Floats]) -> Iterator[tuple[Floats, BatchLine]]:
+        """Yield groups that tell fixed time and work apart, with their lines."""
+        for each in groups:
+            line = BatchLine.of(each[:, 1], each[:, 0], self.shortest)
+            if line.separable and each[:, 0].max() >= LOADED_S:
+                yield each, line
+
     def budget(self, target: float, limit: float | None) -> float:
         """Return the seconds that a record may wait in queues within the target latency.
 
@@ -166,9 +170,8 @@ class Service:
         if limit is not None:
             usual = quantile(self.waits, SLOW) if self.waits else 0.0
             return max(0.0, target - max(usual, 2 * limit))
-        line = next((BatchLine.of(each[:, 1], each[:, 0], self.shortest) for each in self._groups()), None)
         shortest = self.shortest if self.waits else 0.0
-        fixed = line.fixed if line is not None and line.separable else shortest
+        fixed = next((line.fixed for _, line in self._lines(self._groups())), shortest)
         return max(0.0, target - 2 * planned_seconds(fixed, target, None))
 
 
@@ -182,6 +185,10 @@ def planned_seconds(fixed: float, target: float, limit: float | None) -> float:
     if limit is None:
         return max(min(2 * fixed, target / 2), target / 3, fixed * (1 + LEAST_PART))
     return fixed + (fixed if fixed > limit else max(limit - fixed, limit / 2))
+
+
+def _about(cores: float) -> float:
+    return float(f"{cores:.2g}")  # measured speeds vary
 
 
 def _of_all_sizes(shown: Sequence[tuple[float, float, float, float]]) -> tuple[tuple[float, float, float, float], ...]:

@@ -393,7 +393,7 @@ class Query:
         )
 
     def newest_load(self, name: str) -> StageLoad | None:
-        """Return the newest batch's cost of the stage `name`, task by task; None before the first."""
+        """Return the cost of each task of the stage `name` in the newest batch; None before the first."""
         window = self._windows.get(name)
         return None if window is None else window.newest
 

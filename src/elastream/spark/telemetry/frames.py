@@ -132,9 +132,10 @@ def task_frame(
     lags: Mapping[TaskId, float] = MappingProxyType({}),
     waiting: Mapping[str, float] = MappingProxyType({}),
 ) -> TaskFrame:
-    """Return a row per task on one of `hosts`, with its load per second, and the lag of its most recent standby replica.
+    """Return one row for each task on `hosts`: its load per second, and the lag of its newest standby replica.
 
-    A task's backlog is its rate times the seconds of `waiting` work of its operator (`seconds_waiting`).
+    Args:
+        waiting: Seconds of waiting work by operator (`seconds_waiting`). Times a task's rate, they are its backlog.
     """
     operators = tuple(graph.by_name)
     numbers, rows = {name: row for row, name in enumerate(operators)}, {name: row for row, name in enumerate(hosts)}

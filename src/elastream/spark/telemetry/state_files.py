@@ -179,7 +179,7 @@ def _store_folder(root: Path, operator: int, partition: int, store: str) -> Path
 
 
 def file_size(path: str) -> float:
-    """Return the bytes of a file and the shared files that a RocksDB snapshot names; NaN if unreadable."""
+    """Return the bytes of a file, and of the shared files that it names if it is a RocksDB snapshot; NaN if unreadable."""
     return size_and_rows(path)[0]
 
 

@@ -64,7 +64,7 @@ class Step:
         return self.pick.of(code) if self.pick else 0
 
     def by_table(self, code: int) -> int:
-        """Return the digit of the key table under `code`; 0 for none."""
+        """Return the number of the key table that `code` names; 0 if it names none."""
         return self.table.of(code) if self.table else 0
 
     def may_run(self, code: int) -> Sequence[Implementation]:
