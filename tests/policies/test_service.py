@@ -69,6 +69,15 @@ def test_batches_whose_tasks_do_not_fill_the_hosts_do_not_count(shape):
     assert not after(batches(20, 1.0, 3200), **shape).needs(30.0, 1.0).size
 
 
+@pytest.mark.parametrize("every", [1.0, 100.0], ids=["many hosts", "hours"])
+def test_what_loaded_batches_showed_is_known_until_others_show_it(every):
+    known = after(batches(20, 1.0, 3200))
+    for number in range(100):
+        light = batches(10, 0.1, 10 << number % 8, start=20.0 + 10 * number * every, every=every)
+        known = known.after(shown(light), None, 4.0 + (number % 30) * (every == 1.0))
+    assert known.needs(30.0, 1.0).size
+
+
 def test_batches_under_another_composition_do_not_count():
     earlier = [each._replace(version=1.0) for each in batches(20, 1.0, 3200)]
     assert not after(earlier, version=2).needs(30.0, 1.0).size

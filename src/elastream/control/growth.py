@@ -109,7 +109,7 @@ class GrowthForecast(LoopExtension):
             hosts = counted(len(observation.usable), "host")
             when = f"at this rate executors are full in {hours(seconds)}" if seconds else "executors are nearly full"
             help = "more or larger hosts, a watermark or a timeout help"
-            alarms.sound(source, f"{when}: {hosts} hold {use.total:.0f} MB of state in {use.kind}; {help}")
+            alarms.sound(source, f"{when}: {use.total:.0f} MB of state in {use.kind} of {hosts}; {help}")
 
 
 def hours(seconds: float) -> str:

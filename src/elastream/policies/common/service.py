@@ -21,9 +21,10 @@ from elastream.policies.common.load_history import FIRST_BATCHES, LoadHistory
 LOADED_S = 0.5
 # Multiple of the cores that records need: where batches are at their limit a queue never shrinks.
 MARGIN = 1.03
-# Batches that are remembered: the newest of each size (by factors of the root of 2) on the same cores, and most in all.
+# Batches that are remembered: the newest of each size (by factors of the root of 2) on the same cores, and most in all,
+# loaded ones and others counted apart: a long time without load shows nothing that would replace them.
 OF_A_SIZE, COUNTED = 8, 128
-# Seconds after which a batch counts no more if later ones are enough.
+# Seconds after which a batch counts no more if enough later ones are loaded.
 FORGOTTEN_S = 3600.0
 # Newest batches, which say how much more or less records need than the line says.
 NEWEST = 16
@@ -149,7 +150,7 @@ class Service:
         """Return batches on the newest hosts, then all: the fixed part of a batch depends on the hosts."""
         every = np.array(self.shown).reshape(-1, 4)
         late = every[every[:, 3] >= every[-1:, 3] - FORGOTTEN_S]
-        every = late if len(late) >= LEAST_COUNTED else every
+        every = late if np.count_nonzero(late[:, 0] >= LOADED_S) >= LEAST_COUNTED else every
         return [each for each in (every[every[:, 2] == every[-1:, 2]], every) if len(each) >= LEAST_COUNTED]
 
     def _lines(self, groups: Sequence[Floats]) -> Iterator[tuple[Floats, BatchLine]]:
@@ -192,13 +193,14 @@ def _about(cores: float) -> float:
 
 
 def _of_all_sizes(shown: Sequence[tuple[float, float, float, float]]) -> tuple[tuple[float, float, float, float], ...]:
-    counts, kept = Counter[tuple[float, int]](), []
+    of_size, of_kind, kept = Counter[tuple[float, int]](), Counter[bool](), []
     for each in reversed(shown):
-        size = each[2], math.floor(2 * math.log2(each[1]))
-        counts[size] += 1
-        if counts[size] <= OF_A_SIZE:
+        size, loaded = (each[2], math.floor(2 * math.log2(each[1]))), each[0] >= LOADED_S
+        if of_size[size] < OF_A_SIZE and of_kind[loaded] < COUNTED:
+            of_size[size] += 1
+            of_kind[loaded] += 1
             kept.append(each)
-    return tuple(reversed(kept[:COUNTED]))
+    return tuple(reversed(kept))
 
 
 def quantile(values: Sequence[float], level: float) -> float:
