@@ -6,6 +6,7 @@ import shutil
 import signal
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +37,7 @@ from elastream.policies.value_cost.reading import read
 from elastream.recording.directory import RunDirectory
 from elastream.settings import RunSettings
 from elastream.spark.dataflow.sinks import latest
-from elastream.spark.hosts.warmup import _pinned, warm_up
+from elastream.spark.hosts.warmup import WARMED_EXECUTOR, _pinned, warm_up
 from elastream.spark.jvm.driver_side import java_context
 from elastream.spark.start import start_plant
 from support.waiting import wait_until
@@ -289,18 +290,26 @@ def test_what_warms_an_executor_up_waits_for_it_and_for_no_other(plant, folder):
     busy = InheritableThread(_pinned(plant.spark, executor).mapInArrow(sleep, "word string").collect, session=plant.spark)
     busy.start()
     wait_until(started.exists)
-    seen.touch()
-    tracker = context.statusTracker()
+    tracker, queued = context.statusTracker(), context.taskScheduler().rootPool()
     jobs = tracker.getJobIdsForGroup
     plant.spark.sparkContext.setJobGroup("warms", "")
+    warming = partial(warm_up, plant.spark, plant.instruments.driver, executor, folder / "warm-up")
     try:
-        warm_up(plant.spark, plant.instruments.driver, executor, folder / "warm-up")
+        (warms := InheritableThread(warming, session=plant.spark)).start()
+        wait_until(lambda: is_warm_up_first(queued.getSortedTaskSetQueue()))
     finally:
+        seen.touch()
+        warms.join()
         context.clearJobGroup()
         busy.join()
     ran = [context.statusStore().taskList(stage.stageId(), 0, 100) for stage in stages_of(tracker, jobs("warms"))]
     assert {tasks.apply(n).executorId() for tasks in ran for n in range(tasks.size())} == {executor.id}
     observed(plant, lambda o: tasks_on(o, "h2") == 2 and not plant.placing.targets())  # those that ran elsewhere meanwhile
+
+
+def is_warm_up_first(queue):
+    properties = queue.apply(0).taskSet().properties() if queue.size() else None
+    return properties is not None and properties.getProperty(WARMED_EXECUTOR) is not None
 
 
 def stages_of(tracker, jobs):

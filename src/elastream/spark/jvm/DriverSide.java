@@ -98,8 +98,9 @@ public static String executors(Object context) {
 }
 
 /**
- * Restart the locality wait of the tasks that warm `executor` up (marked by their job's property). It registers seconds
- * before it takes tasks; meanwhile they would run elsewhere. Nothing if it is dead.
+ * Put the tasks that warm `executor` up (marked by their job's property) before all others, and restart their locality wait.
+ * It registers seconds before it takes tasks; meanwhile they would run elsewhere, and then wait behind those of a batch.
+ * Nothing if it is dead.
  */
 public static String hold(Object context, String executor, String property) throws Exception {
     org.apache.spark.SparkContext spark = (org.apache.spark.SparkContext) context;
@@ -113,8 +114,9 @@ public static String hold(Object context, String executor, String property) thro
         for (int i = 0; i < all.size(); i++) {
             org.apache.spark.scheduler.TaskSetManager tasks = (org.apache.spark.scheduler.TaskSetManager) all.apply(i);
             java.util.Properties properties = tasks.taskSet().properties();
-            if (properties != null && executor.equals(properties.getProperty(property)))
-                since.setLong(tasks, System.currentTimeMillis());
+            if (properties == null || !executor.equals(properties.getProperty(property))) continue;
+            since.setLong(tasks, System.currentTimeMillis());
+            tasks.priority_$eq(-1); // others have the number of their job
         }
     }
     return "";
