@@ -25,7 +25,7 @@ from elastream.policies.common.chained import shared_capacity
 from elastream.policies.common.load_history import LoadHistory
 from elastream.policies.common.measures import missing_type_reason
 from elastream.policies.common.placement import balance
-from elastream.policies.common.service import FIRST_OVERHEAD, MOST_OVERHEAD, Service
+from elastream.policies.common.service import FIRST_OVERHEAD, MARGIN, MOST_OVERHEAD, Service
 from elastream.policies.common.unchained import CoreNeed, needs_of
 from elastream.policies.forecasting.trend import Forecast
 from elastream.policies.horizon.budget import Grid, Outlook, time_late, waiting_at_start, with_backlog
@@ -50,6 +50,8 @@ STEP, LEAST_ALLOWANCE = 0.1, -0.03
 IN_VAIN = 1.25
 # Part by which a need may exceed the cores that are there or come: no need is known better.
 TOLERANCE = 0.02
+# Part of the budget that what waits may take before hosts are leased for a load without a past.
+PATIENCE = 0.5
 # Part of the records that must be in time, unless the run says otherwise.
 IN_TIME = 0.99
 
@@ -316,6 +318,11 @@ class _Foreseeing(SizingRound):
         later = time_late(then, capacity, grid.budget, grid.recovery) if setting.fixed else late
         times = (grid.budget, grid.seconds)
         lease = with_backlog(setting.reserve * float(outlook.lease[row]), total[grid.start :], then, later, *times)
+        patience = PATIENCE * grid.budget
+        if memory.past.moments is None and patience > grid.host_start + self.pace:
+            # Nobody knows how long the load lasts, and a later lease is in time.
+            allowed = patience * float(total[grid.start + 1] - total[grid.start]) / grid.seconds
+            lease = lease if then > allowed else 0.0
         keep = setting.reserve * float(outlook.keep[row])
         usual = max(setting.reserve * float(outlook.lease[row]), keep)
         keep = max(lease, with_backlog(keep, total, waiting, late, *times))
@@ -333,7 +340,7 @@ class _Foreseeing(SizingRound):
 
     def _fleet_suffices(self, capacity: float, waiting: float, then: float) -> bool:
         # A fixed fleet is enough until more would wait than was ever foreseen in vain.
-        allowed = self.grid.budget * capacity
+        allowed = (1 + TOLERANCE) * MARGIN * self.grid.budget * capacity  # hosts serve more than they are planned with
         return waiting <= allowed and then <= max(allowed, IN_VAIN * self.memory.choice.met)
 
     def _capacities(self) -> Floats:
