@@ -206,6 +206,26 @@ def test_python_of_a_row_writer_is_no_slow_sink():
     assert kinds(job(lambda n, rows: [Stage([2.5] * 4, rows, cpu=0.0)], query=writer)) == set()
 
 
+def test_limit_that_lets_a_batch_exceed_the_target_is_found_in_few_batches():
+    waits = kafka(0, lambda n: [50_000] * 4)
+    log = job(
+        lambda n, rows: [Stage([14.0] * 4, rows)],
+        query=KAFKA,
+        batches=4,
+        back_to_back=True,
+        source=lambda n: waits,
+    )
+    assert "large limit" in kinds(log)
+    assert "large limit" not in kinds(log, target=30.0)
+    (found,) = (each for each in findings_of(read(log), 10.0) if each.kind == "large limit")
+    assert found.change == "maxOffsetsPerTrigger of at most 490 records"
+
+
+def test_limit_fills_the_first_batches_of_a_short_log_too():
+    log = job(usual, query=KAFKA, batches=12, rows=lambda n: 500, source=lambda n: kafka(3 * n, lambda n: [5000] * 4))
+    assert "limit" in kinds(log)
+
+
 def test_failed_tasks_of_few_batches_are_found():
     assert kinds(job(lambda n, rows: [Stage([0.2] * 8, rows, failed=1)], batches=3)) == {"failed tasks"}
 

@@ -133,6 +133,7 @@ WEAKER = {
     "long_task": ("growth",),
     "sink": ("growth",),
     "locality": ("slots", "growth"),
+    "large limit": ("limit",),
 }
 
 
@@ -154,20 +155,26 @@ def findings_of(application: Application, target: float, *, explicit: bool = Fal
 
 def limit_of(query: LoggedQuery) -> tuple[str, float, str]:
     """Return the limit that holds back records of a query: in words, records a batch, and option; ("", inf, "") without."""
-    warm = query.warm
-    nothing = "", math.inf, ""
-    if len(warm) < LIMIT_BATCHES:
-        return nothing
-    waiting = [batch for batch in warm if batch.behind > BEHIND * batch.rows]
-    if len(waiting) >= LIMITED * len(warm):
-        most = max(batch.rows for batch in waiting)
-        full = sum(batch.rows >= FULL * most for batch in waiting)
-        if full >= LIMITED * len(waiting):
-            kafka = any(source.startswith("Kafka") for source in query.sources)
-            return f"{amount(most)} records", most, "maxOffsetsPerTrigger" if kafka else ""
+    if most := _most_of_full(query, LIMIT_BATCHES):
+        return f"{amount(most)} records", most, _offsets(query)
     if (number := steady_files(query)) and _came_late(query):
-        return counted(number, "file"), statistics.median(batch.rows for batch in warm), "maxFilesPerTrigger"
-    return nothing
+        return counted(number, "file"), statistics.median(batch.rows for batch in query.warm), "maxFilesPerTrigger"
+    return "", math.inf, ""
+
+
+def _most_of_full(query: LoggedQuery, least: int) -> float:
+    """Return the records of the batches that a limit fills while others wait; 0 if it does not, in `least` batches."""
+    batches = [batch for batch in query.batches if batch.rows > 0]  # a limit fills cold ones too
+    waiting = [batch for batch in batches if batch.behind > BEHIND * batch.rows]
+    if len(batches) < least or len(waiting) < LIMITED * len(batches):
+        return 0.0
+    most = max(batch.rows for batch in waiting)
+    full = sum(batch.rows >= FULL * most for batch in waiting)
+    return most if full >= LIMITED * len(waiting) else 0.0
+
+
+def _offsets(query: LoggedQuery) -> str:
+    return "maxOffsetsPerTrigger" if any(source.startswith("Kafka") for source in query.sources) else ""
 
 
 def steady_files(query: LoggedQuery) -> int:
@@ -207,6 +214,7 @@ def _of_query(application: Application, query: LoggedQuery, target: float, *, ex
             findings += aimed(application, query, warm, target)
     else:
         findings += _of_few(application, query, target)
+    findings += _large_limit(query, target)
     kinds = {finding.kind for finding in findings}
     weaker = {kind for stronger, each in WEAKER.items() if stronger in kinds for kind in each}
     findings = [finding for finding in findings if finding.kind not in weaker]
@@ -250,6 +258,19 @@ def _of_batches(
     if text and Cause.LIMIT not in shares:
         evidence = f"a batch of {query.name} always reads {text}, as if more waited"
         yield Finding(query.name, "limit", evidence, f"raise {option or 'the limit of its source'}")
+
+
+def _large_limit(query: LoggedQuery, target: float) -> Iterator[Finding]:
+    most = _most_of_full(query, LEAST_BATCHES)
+    takes = statistics.median(batch.seconds for batch in query.batches if batch.rows > 0) if most else 0.0
+    if takes > target:
+        evidence = (
+            f"a batch of {query.name} takes {amount(most)} records, as if a limit filled it, and {format_duration(takes)}"
+        )
+        change = (
+            f"{_offsets(query) or 'a limit of its source'} of at most {amount(round(most * target / 2 / takes))} records"
+        )
+        yield Finding(query.name, "large limit", evidence, change)
 
 
 def _slots(application: Application, query: LoggedQuery) -> tuple[str, str]:
