@@ -16,12 +16,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from _common import Report, local_session, main_of_parts, progress
@@ -37,13 +39,14 @@ from elastream.clouds.local.java import cache_folder
 from elastream.spark.jvm.session import session_settings
 
 FILES, KEYS, OLD, NEW = 12, 2_000, 4, 6
-RANDOM, QUICK_LINES, QUICK_RANDOM = 40, 4, 3
-NARROW, WIDE, LONGS, ROWS_A_MB = 16, 64, 13, 7_500
+RANDOM, QUICK_LINES, QUICK_RANDOM, AGAIN = 40, 4, 3, 10
+NARROW, WIDE, LONGS, ROWS_A_MB = 16, 64, 13, 8_700
 SIZES_MB, QUICK_SIZES_MB, ROUNDS = (10, 100, 1000), (10,), 2
 TOLERANCE = 0.25
 # Of sessions that live for a minute.
 YOUNG_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 FORKS = multiprocessing.get_context("fork")
+Outcome: TypeAlias = tuple[int, str, str]  # width after a kill, what is wrong, and the kill
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,7 @@ def session(partitions: int) -> Iterator[SparkSession]:
         **session_settings("disk"),
         "spark.sql.shuffle.partitions": str(partitions),
         "spark.driver.extraJavaOptions": YOUNG_JVM,
+        "spark.network.timeout": "1h",  # of a machine that stands still for minutes
     }
     with local_session("width", settings) as (spark, _):
         yield spark
@@ -142,14 +146,14 @@ def attempt(checkpoint: Path, kill: Kill, own: SparkSession | None) -> None:
 class Trials:
     """Killed repartitions of copies of a checkpoint."""
 
-    def __init__(self, whole: Path) -> None:
-        self.whole, self.made = whole, dict[Path, Kill]()
+    def __init__(self, whole: Path, name: str) -> None:
+        self._whole, self._name, self.made = whole, name, dict[Path, Kill]()
 
     def run(self, kill: Kill, own: SparkSession | None = None) -> Path:
         """Repartition a new copy, killed or not."""
-        checkpoint = self.whole.with_name(f"trial-{len(self.made)}") / "checkpoint"
+        checkpoint = self._whole.with_name(f"{self._name}-{len(self.made)}") / "checkpoint"
         shutil.rmtree(checkpoint.parent, ignore_errors=True)
-        shutil.copytree(self.whole, checkpoint)
+        shutil.copytree(self._whole, checkpoint)
         process = FORKS.Process(target=attempt, args=(checkpoint, kill, own))
         process.start()
         process.join()
@@ -158,47 +162,59 @@ class Trials:
             progress(f"{len(self.made)}: {kill}, status {process.exitcode}, width {checkpoint_state(checkpoint).width}")
         return checkpoint
 
+    def checked(self, spark: SparkSession, query: Query) -> list[Outcome]:
+        return [
+            (*checked(spark, query, checkpoint, again=number % AGAIN == 0), str(kill))
+            for number, (checkpoint, kill) in enumerate(self.made.items())
+        ]
+
 
 def kills(report: Report, quick: bool) -> None:
-    """Kill repartitions; then go on, and repartition once more."""
-    chance = random.Random(1)
+    """Kill repartitions; then go on, and repartition some once more."""
     with workplace() as root:
-        query, trials = Query(root / "numbers", KEYS, KEYS // 4), Trials(root / "whole")
-        process = FORKS.Process(target=fill, args=(query, trials.whole))
-        process.start()
-        process.join()
+        query, whole = Query(root / "numbers", KEYS, KEYS // 4), root / "whole"
+        found = in_process(killed_at_lines, query, whole, quick)
+        trials, chance = Trials(whole, "moment"), random.Random(1)
         trials.run(Kill())
         seconds = read_pauses(cache_folder() / PAUSES)[-1].seconds
         while len(trials.made) < (QUICK_RANDOM if quick else RANDOM):
             trials.run(Kill(0, chance.uniform(0.01, seconds), chance.choice(("process", "JVM"))))
         with session(OLD) as spark:
-            lines = [*map(int, trials.run(Kill(), spark).with_name("lines").read_text().split())]
-            steps = [lines.index(each) + 1 for each in sorted(set(lines))]
-            for number in chance.sample(steps, QUICK_LINES) if quick else steps:
-                trials.run(Kill(number), spark)
-            query.put(spark, FILES)
-            found = [(*checked(spark, query, checkpoint), kill) for checkpoint, kill in trials.made.items()]
-    report.figures["kills: width after, what is wrong, kill"] = [(width, wrong, str(kill)) for width, wrong, kill in found]
+            found += trials.checked(spark, query)
+    report.figures["kills: width after, what is wrong, kill"] = found
     failures = sum(bool(wrong) for _, wrong, _ in found)
     report.at_most(f"of {len(found)} killed repartitions, neither width or rows not exact", failures, 0)
 
 
-def fill(query: Query, checkpoint: Path) -> None:
+def in_process(function: Callable[..., list[Outcome]], *arguments: object) -> list[Outcome]:
+    with ProcessPoolExecutor(1, FORKS) as pool:
+        return pool.submit(function, *arguments).result()
+
+
+def killed_at_lines(query: Query, whole: Path, quick: bool) -> list[Outcome]:
+    """Make the checkpoint and kill one repartition before each line, all in one JVM."""
+    trials = Trials(whole, "line")
     with session(OLD) as spark:
         for file in range(FILES):
             query.put(spark, file)
-        query.run(spark, checkpoint)
+        query.run(spark, whole)
+        lines = [*map(int, trials.run(Kill(), spark).with_name("lines").read_text().split())]
+        steps = [lines.index(each) + 1 for each in sorted(set(lines))]
+        for number in random.Random(1).sample(steps, QUICK_LINES) if quick else steps:
+            trials.run(Kill(number), spark)
+        query.put(spark, FILES)
+        return trials.checked(spark, query)
 
 
-def checked(spark: SparkSession, query: Query, checkpoint: Path) -> tuple[int, str]:
-    """Go on from a checkpoint, then repartition it again; return its width and what is wrong."""
+def checked(spark: SparkSession, query: Query, checkpoint: Path, *, again: bool) -> tuple[int, str]:
+    """Go on from a checkpoint, and perhaps repartition it again; return its width and what is wrong."""
     width, problem = checkpoint_state(checkpoint).width, ""
     query.run(spark, checkpoint)
     if checkpoint_state(checkpoint).width != width or width not in (OLD, NEW):
         problem = f"width {width}"
     elif not query.is_exact(spark, checkpoint):
         problem = "rows after the kill"
-    else:
+    elif again:
         changes.repartition(spark, checkpoint, OLD + NEW - width, lambda _: None, stopped=True)
         if not query.is_exact(spark, checkpoint):
             problem = "rows after another repartition"
@@ -215,22 +231,22 @@ def pauses(report: Report, quick: bool) -> None:
     """Repartition there and back by size; the first round is what the later ones are predicted by."""
     sizes, found = QUICK_SIZES_MB if quick else SIZES_MB, []
     with workplace() as root:
-        queries = {size: Query(root / f"numbers-{size}", size * ROWS_A_MB, size * ROWS_A_MB // 4) for size in sizes}
+        queries = {size: Query(root / f"numbers-{size}", size * ROWS_A_MB, size * ROWS_A_MB // 4, LONGS) for size in sizes}
         with session(NARROW) as spark:
             for size, query in queries.items():
                 for file in range(4):
                     query.put(spark, file)
                 query.run(spark, root / f"{size}")
                 progress(f"{size}: {checkpoint_state(root / str(size)).megabytes:.1f} MB")
-        runs = [(number, size) for number in range(ROUNDS) for size in random.Random(number).sample(sizes, len(sizes))]
-        for number, size in runs:
-            for width in (WIDE, NARROW):
+        written, chance = dict.fromkeys(sizes, time.time()), random.Random(1)
+        for number, width in product(range(ROUNDS), (WIDE, NARROW)):
+            for size in chance.sample(sizes, len(sizes)):
                 checkpoint = root / f"{size}"
                 state = checkpoint_state(checkpoint)
-                time.sleep(QUIET_S)
+                time.sleep(max(0.0, written[size] + QUIET_S - time.time()))
                 pause = predicted(state, width)
                 commanded(checkpoint, width)
-                seconds = read_pauses(cache_folder() / PAUSES)[-1].seconds
+                written[size], seconds = time.time(), read_pauses(cache_folder() / PAUSES)[-1].seconds
                 shutil.rmtree(root / f"{size}.{state.width}-partitions")
                 found.append((number, size, width, state.megabytes, pause, seconds))
                 progress(f"round {number + 1}, {size} MB to {width}: {pause.text} predicted, {seconds:.1f} s")
