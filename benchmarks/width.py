@@ -105,9 +105,9 @@ def workplace() -> Iterator[Path]:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """A kill before so many lines of the repartition have run, or after seconds: of the process, or only its JVM."""
+    """A kill before a line of the repartition first runs, or after seconds: of the process, or only its JVM."""
 
-    lines: int = 0
+    line: int = 0
     seconds: float = 0.0
     victim: str = "process"
 
@@ -128,7 +128,7 @@ def attempt(checkpoint: Path, kill: Kill, own: SparkSession | None) -> None:
             return None
         if event == "line":
             lines.append(frame.f_lineno)
-            if len(lines) == kill.lines:
+            if frame.f_lineno == kill.line:
                 kill.now()
         return line
 
@@ -199,7 +199,7 @@ def killed_at_lines(query: Query, whole: Path, quick: bool) -> list[Outcome]:
             query.put(spark, file)
         query.run(spark, whole)
         lines = [*map(int, trials.run(Kill(), spark).with_name("lines").read_text().split())]
-        steps = [lines.index(each) + 1 for each in sorted(set(lines))]
+        steps = sorted(set(lines))
         for number in random.Random(1).sample(steps, QUICK_LINES) if quick else steps:
             trials.run(Kill(number), spark)
         query.put(spark, FILES)
