@@ -2,14 +2,17 @@
 
 `heap` and `rocksdb`: bytes that a move loads, predicted over read. Partitions move to a host without state, and back; what
 its executor read is what Hadoop's file system counted there. `first`: state by executor after a query's first batch.
-`notice`: the longest batch around the loss of a host. `shrink`: executors killed while hosts go until state would not fit.
+`notice`: the longest batch around the loss of a host. `shrink`, `shrink-heap`: executors killed while hosts go until state
+would not fit, in RocksDB with a control group for each executor, or in heaps.
 """
 
 import math
 import statistics
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -17,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _common import Report, main_of_parts, progress
+from _common import EXECUTOR, Report, main_of_parts, processes_below, progress
 
+from elastream.clouds.local.confinement import own_groups
 from elastream.control.arbitration import arbitrate
 from elastream.core.action import DrainHost, MoveTask
 from elastream.core.decision import Proposal
@@ -36,6 +40,7 @@ NOTICE = Job(keys=600_000, rows=10_000, pace=2.0)
 FIRST_HOSTS, FIRST_PARTITIONS, ROUNDS = 4, (8, 64), 5
 NOTICES, NOTICE_S = 2, 30.0
 FULL, FULL_MB = Job(keys=1_600_000, rows=100_000, pace=2.0, partitions=16), 700.0
+FULL_DISK, FULL_DISK_MB, FULL_DISK_LIMIT_MB = Job(keys=400_000, rows=50_000, pace=1.0, partitions=64), 700.0, 900.0
 SHRINKINGS, QUICK_SHRINKINGS = 200, 10
 TOLERANCE, BAR, SPREAD_BAR, NOTICE_BAR, HOSTS_BAR = 0.25, 0.9, 1.3, 1.2, 1.1
 # Seconds between the figures that an executor writes.
@@ -145,25 +150,67 @@ def fewest(seen: Observation) -> int:
     return math.ceil(use.total / float(np.mean(use.most - own)))
 
 
-def shrink(report: Report, quick: bool) -> None:
-    """Give hosts back again and again while their heaps are too small for the state to fit on one."""
+class MemoryGroups:
+    """A control group for each executor below this process, with at most `megabytes`. Version 1, as root."""
+
+    def __init__(self, megabytes: float) -> None:
+        self._own, self._bytes, self._groups = own_groups("memory")[0], int(megabytes * 1e6), dict[int, Path]()
+        self._ended, self._thread = threading.Event(), threading.Thread(target=self._join, daemon=True)
+        self.killed = 0
+
+    def __enter__(self) -> "MemoryGroups":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._leave(())
+
+    def _join(self) -> None:
+        while not self._ended.wait(0.1):
+            executors = {each.pid for each in processes_below(EXECUTOR)}
+            for pid in executors - self._groups.keys():
+                self._groups[pid] = group = self._own / f"elastream-{pid}"
+                group.mkdir()
+                (group / "memory.limit_in_bytes").write_text(f"{self._bytes}")
+                with suppress(OSError):  # it has ended
+                    (group / "cgroup.procs").write_text(f"{pid}")
+            self._leave(executors)
+
+    def _leave(self, executors: Collection[int]) -> None:
+        for pid in self._groups.keys() - executors:
+            *_, kills = (self._groups[pid] / "memory.oom_control").read_text().split()
+            with suppress(OSError):  # a worker lives still
+                self._groups[pid].rmdir()
+                self.killed += int(kills)
+                del self._groups[pid]
+
+
+def shrink(store: StateStore, report: Report, quick: bool) -> None:
+    """Give hosts back again and again while their memory is too small for the state to fit on one."""
     left, least, kills = [], [], 0
-    with bed(FULL, FIRST_HOSTS, host=replace(HOST, cores=0.5, memory=FULL_MB), steady=1) as made:
+    job, heap, limit = (FULL, FULL_MB, None) if store == "memory" else (FULL_DISK, FULL_DISK_MB, FULL_DISK_LIMIT_MB)
+    host = replace(HOST, cores=0.5, memory=heap)
+    with (
+        MemoryGroups(limit) if limit else nullcontext() as groups,
+        bed(job, FIRST_HOSTS, host=host, steady=1, state_store=store) as made,
+    ):
         for number in range(QUICK_SHRINKINGS if quick else SHRINKINGS):
             seen = made.plant.observe()
             executors = set(made.plant.hosts.host_of())
             hosts, refused = shrunk(made)
             gone = executors - set(made.plant.hosts.host_of())
             lost = sum(each.state is HostState.LOST for each in made.plant.hosts.leases.values())
-            kills = max(lost, len(gone) - (FIRST_HOSTS - hosts))
+            kills = max(kills, lost, len(gone) - (FIRST_HOSTS - hosts), groups.killed if groups else 0)
             left.append(hosts)
             least.append(fewest(seen))
             progress(f"{number + 1}: {hosts} hosts left, {least[-1]} at least; {kills} killed; {refused}")
             made.whole(FIRST_HOSTS)
             made.spread()
-    report.figures["hosts left; hosts that hold the state"] = [left, least]
-    report.at_most(f"executors killed in {len(left)} shrinkings", kills, 0)
-    report.at_most("hosts left over the fewest that hold the state, mean", sum(left) / sum(least), HOSTS_BAR)
+    report.figures[f"hosts left; hosts that hold the state, {store}"] = [left, least]
+    report.at_most(f"{store}: executors killed in {len(left)} shrinkings", kills, 0)
+    report.at_most(f"{store}: hosts left over the fewest that hold the state, mean", sum(left) / sum(least), HOSTS_BAR)
 
 
 def taken(made: Bed, file: Path | None, host: str) -> float:
@@ -201,7 +248,8 @@ PARTS: Mapping[str, Callable[[Report, bool], None]] = {
     "rocksdb": partial(moves, "disk"),
     "first": first,
     "notice": notice,
-    "shrink": shrink,
+    "shrink": partial(shrink, "disk"),
+    "shrink-heap": partial(shrink, "memory"),
 }
 
 if __name__ == "__main__":
