@@ -93,3 +93,10 @@ def test_unknown_or_absent_state_raises_no_alarm(heap):
     for minute in range(100):
         forecast.observed(observed([0, 1], heap=heap, time=60.0 * minute), alarms)
     assert alarms.active == ()
+
+
+@pytest.mark.parametrize("room", [math.inf, 1e9])
+def test_state_on_hosts_without_a_limit_is_never_near_it(room):
+    growth = StateGrowth()
+    growth.add(0.0, 3.0)
+    assert growth.full_in(room) == math.inf
