@@ -404,7 +404,6 @@ class Observation:
         diagnoses: Causes of lateness by late query, as far as the plant diagnoses any.
         occupied: What others run or keep on a host, by host: a release waits for it.
         pinned: Why a host cannot be drained or released now, by host.
-        stages: (tasks, task-seconds) of each stage of the newest batch, by query whose tasks hosts do not change.
     """
 
     time: float
@@ -436,7 +435,6 @@ class Observation:
     diagnoses: Mapping[str, Diagnosis] = field(default_factory=dict)
     occupied: Mapping[str, str] = field(default_factory=dict)
     pinned: Mapping[str, str] = field(default_factory=dict)
-    stages: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not isinstance(self.leases, Leases):

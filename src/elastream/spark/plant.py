@@ -381,7 +381,6 @@ class SparkPlant(Generic[Q]):
             diagnoses=diagnoses,
             occupied={name: others for name in leases if (others := self.hosts.others(name))},
             pinned={name: why for name in leases if (why := self.hosts.endless(name))},
-            stages=self.queries.stages,
         )
 
     def _measured(self, leases: Mapping[str, Lease]) -> Mapping[str, HostUsage]:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastream.core.hosts import HostState, Lease
-from elastream.policies.common.chained import SharedHosts, filled_slots
+from elastream.policies.common.chained import SharedHosts
 from elastream.policies.common.measures import cheapest_type
 from policies.test_threshold import observe
 from support.fake_plant import BIG, SMALL
@@ -89,38 +89,3 @@ def test_a_mix_suffices_and_costs_at_most_one_host_more_than_cores_must(need, pr
 def test_a_small_host_goes_where_a_big_one_must_stay():
     shared = hosts(BIG, SMALL, SMALL, SMALL)
     assert [each.host for each in shared.drain_surplus(4.5)] == ["h2", "h3"]
-
-
-def in_turns(shared, tasks):
-    """The hosts, whose tasks are those of one query with a stage of `tasks` tasks and 4 s."""
-    return replace(shared, observation=replace(shared.observation, stages={"q": ((tasks, 4.0),)}))
-
-
-@pytest.mark.parametrize(("slots", "filled"), [(1, 1), (2, 2), (3, 2), (4, 4), (9, 4)])
-def test_equal_tasks_take_whole_turns(slots, filled):
-    assert filled_slots([(4, 2.0)], slots) == pytest.approx(filled)
-
-
-def test_stages_count_by_their_work():
-    assert filled_slots([(4, 3.0), (200, 3.0)], 3) == pytest.approx(6.0 / (1.5 + 67 / 200 * 3))
-    assert filled_slots([], 3) == filled_slots([(4, 0.0)], 3) == 3
-
-
-@given(stages=st.lists(st.tuples(st.integers(1, 300), st.floats(0.01, 9.0)), min_size=1), slots=st.integers(1, 99))
-def test_more_slots_never_take_longer(stages, slots):
-    assert filled_slots(stages, slots) <= min(slots, filled_slots(stages, slots + 1)) + 1e-6
-
-
-def test_no_host_is_leased_that_shortens_no_turn():
-    small = {"small": SMALL}
-    assert leased(in_turns(hosts(SMALL, SMALL, types=small, equal=True), 4), 2.5) == ["small", "small"]
-    assert leased(in_turns(hosts(*[SMALL] * 4, types=small, equal=True), 4), 9.0) == []
-    three = in_turns(hosts(*[SMALL] * 3, types=small, equal=True), 4)
-    (lease,) = three.lease_missing(2.5, lambda: "busy")
-    assert lease.why == "busy; 2 cores are on 3 hosts, where 4 tasks take 2 turns on 3 slots"
-
-
-def test_a_host_goes_without_which_tasks_take_as_many_turns():
-    three = in_turns(hosts(*[SMALL] * 3, types={"small": SMALL}, equal=True), 4)
-    assert [each.host for each in three.drain_surplus(1.9)] == ["h1"]
-    assert not in_turns(hosts(*[SMALL] * 4, types={"small": SMALL}, equal=True), 4).drain_surplus(2.5)

@@ -348,17 +348,6 @@ def test_late_query_has_an_unknown_cause_if_the_driver_does_not_answer(query, dr
     assert query.diagnosis(2.0, 4, now) == Diagnosis()
 
 
-def test_stages_are_those_of_the_newest_batch_with_records(query, driver, loads, monkeypatch):
-    queries = SessionQueries(query._with)
-    queries._queries = {query.id: query}
-    monkeypatch.setattr(queries, "_find", lambda now: None)
-    queries.look(0.0, end_batches(driver))
-    assert queries.stages == {"q": ((2, 0.15),)}
-    driver.ended.append((4, START + 8, 0, 0.1, None))
-    queries.look(0.0, START + 9)
-    assert (queries.stages, loads.asked) == ({"q": ((2, 0.15),)}, 1)
-
-
 def test_first_batches_are_no_evidence_of_a_cause(query, driver, loads):
     now = end_batches(driver, count=4)
     query.look()

@@ -30,23 +30,6 @@ def stateless_tasks(observation: Observation) -> list[int]:
     return [counts[each] for each in observation.context.scalable & counts.keys() if not graph.by_name[each].waits]
 
 
-def fixed_stages(observation: Observation) -> Sequence[tuple[int, float]]:
-    """Return tasks and task-seconds of the stages of the only query; none if unknown, or if hosts change their number."""
-    return next(iter(observation.stages.values()), ()) if len(observation.context.layout.segments) == 1 else ()
-
-
-def filled_slots(stages: Sequence[tuple[int, float]], slots: int) -> float:
-    """Return the slots that `stages` fill: with 4 equal tasks, 3 slots take two turns, as 2 do.
-
-    Args:
-        stages: Tasks and task-seconds of each; none: they fill all.
-    """
-    work = math.fsum(seconds for _, seconds in stages)
-    if not (slots and work > 0):
-        return slots
-    return work / math.fsum(math.ceil(tasks / slots) * seconds / tasks for tasks, seconds in stages)
-
-
 def shared_capacity(observation: Observation, hosts: Sequence[str], *, equal: bool) -> float:
     """Return the cores of speed 1 that `hosts` offer to the tasks of a stage.
 
@@ -56,7 +39,7 @@ def shared_capacity(observation: Observation, hosts: Sequence[str], *, equal: bo
     if not equal:
         return capacity(observation, hosts)
     slots, least = observation.cores.slots(hosts)
-    return filled_slots(fixed_stages(observation), slots) * least if slots else 0.0
+    return slots * least if slots else 0.0
 
 
 @dataclass(frozen=True)
@@ -94,7 +77,8 @@ class SharedHosts:
         if not math.isnan(need):
             short = (need - has) / each
             if self.equal:
-                short = self._short(need, there)
+                slots, least = observation.cores.slots(there)
+                short = (need / min(least, kind.slot) - slots) / kind.width
             by_need = math.ceil(short - ROUNDING) + self.spare
         if max(lacking, by_need) <= 0:
             return []
@@ -102,7 +86,7 @@ class SharedHosts:
         if by_need > max(0, lacking):
             lacking = by_need
             cores = "core is" if f"{has:.3g}" == "1" else "cores are"
-            why = f"{because()}; {has:.3g} {cores} on {counted(len(there), 'host')}{self._turns(there)}"
+            why = f"{because()}; {has:.3g} {cores} on {counted(len(there), 'host')}"
             why += f", and {counted(self.spare, 'host')} to spare" if self.spare else ""
         cancelled = observation.recoverable[: max(0, lacking)]
         leases = min(max(0, lacking) - len(cancelled), context.max_hosts - len(observation.leases))
@@ -113,25 +97,6 @@ class SharedHosts:
             *(CancelDrain(host, why=why) for host in cancelled),
             *(LeaseHost(observation.host_name(n), each.name, each.region, why=why) for n, each in enumerate(kinds)),
         ]
-
-    def _short(self, need: float, there: Sequence[str]) -> float:
-        """Return the hosts that are lacking where all tasks wait for the slowest slot."""
-        (slots, least), kind, stages = self.observation.cores.slots(there), self.kind, fixed_stages(self.observation)
-        needed = need / min(least, kind.slot)
-        if not stages:
-            return (needed - slots) / kind.width
-        most = max(1, self.observation.context.max_hosts - len(self.observation.leases))
-        filled = [filled_slots(stages, slots + more * kind.width) for more in range(most + 1)]
-        return float(next((n for n, each in enumerate(filled) if each >= needed - ROUNDING), filled.index(max(filled))))
-
-    def _turns(self, there: Sequence[str]) -> str:
-        """Return a clause if the longest stage takes turns that leave slots idle."""
-        stages, slots = fixed_stages(self.observation), self.observation.cores.slots(there)[0]
-        tasks = max(stages, key=lambda each: each[1], default=(0, 0.0))[0]
-        if not self.equal or not slots or tasks % slots == 0:
-            return ""
-        turns = counted(math.ceil(tasks / slots), "turn")
-        return f", where {counted(tasks, 'task')} take {turns} on {counted(slots, 'slot')}"
 
     def _with_cheapest_rest(self, kinds: Sequence[HostType], short: float) -> Sequence[HostType]:
         """Return `kinds` for a need of `short` hosts; the cheapest that suffice take the place of the last."""

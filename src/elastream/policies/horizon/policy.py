@@ -152,7 +152,7 @@ class _Foreseeing(SizingRound):
             operator.max_duration or 0.0 for operator in observation.context.graph.operators
         )
         service = Service() if before is None else before.service
-        self.service = service.after(observation, self.before, self._cores(observation.working))
+        self.service = service.after(observation, self.before, self._working)
         self.grid = self._fitting_grid(before)
         if before is None:
             # While a host requested later would still come in time, nothing has to be leased for what may not come.
@@ -203,8 +203,13 @@ class _Foreseeing(SizingRound):
         at = min(grid.start, total.size - 2)
         return {EXPECTED_RATE: float(total[at + 1] - total[at]) / grid.seconds, EXPECTED_IN: at * grid.seconds}
 
-    def _cores(self, hosts: Sequence[str]) -> float:
-        return self.observation.cores.of(hosts)
+    @property
+    def _usable(self) -> float:
+        return self.observation.cores.of(self.observation.usable)
+
+    @property
+    def _working(self) -> float:
+        return self.observation.cores.of(self.observation.working)
 
     @property
     def _each(self) -> float:
@@ -313,7 +318,7 @@ class _Foreseeing(SizingRound):
         cores = self._capacities() / self._cores_of_record * grid.seconds
         served = np.concatenate([[0.0], np.cumsum(cores)])
         then = waiting_at_start(total[: grid.start + 1], waiting, served)
-        capacity = self._cores(self.observation.usable) / self._cores_of_record
+        capacity = self._usable / self._cores_of_record
         late = time_late(waiting, capacity, grid.budget, grid.recovery)
         later = time_late(then, capacity, grid.budget, grid.recovery) if setting.fixed else late
         times = (grid.budget, grid.seconds)
@@ -345,12 +350,11 @@ class _Foreseeing(SizingRound):
 
     def _capacities(self) -> Floats:
         """Return the cores that serve in each bin until a host requested now works."""
-        there, coming = list(self.observation.usable), self.observation.coming
-        cores = np.full(self.grid.start, self._cores(there))
-        for host in sorted(coming, key=lambda each: self.observation.leases[each].since):
-            there.append(host)
-            ready = max(0.0, self.observation.leases[host].since + self.grid.host_start - self.observation.time)
-            cores[math.ceil(ready / self.grid.seconds - ROUNDING) :] = self._cores(there)
+        cores = np.full(self.grid.start, self._usable)
+        for host in self.observation.coming:
+            lease = self.observation.leases[host]
+            ready = max(0.0, lease.since + self.grid.host_start - self.observation.time)
+            cores[math.ceil(ready / self.grid.seconds - ROUNDING) :] += lease.type.cores * lease.type.speed
         return cores
 
     @property
@@ -368,8 +372,13 @@ class _Foreseeing(SizingRound):
 class _Chained(_Foreseeing, ChainedRound):
     """Round for operators that share cores."""
 
-    def _cores(self, hosts: Sequence[str]) -> float:
-        return shared_capacity(self.observation, hosts, equal=self._equal)
+    @property
+    def _usable(self) -> float:
+        return shared_capacity(self.observation, self.observation.usable, equal=self._equal)
+
+    @property
+    def _working(self) -> float:
+        return shared_capacity(self.observation, self.observation.working, equal=self._equal)
 
     def _need(self, base: float) -> tuple[float, Reason]:
         lease, _ = self._needed

@@ -179,11 +179,6 @@ class CompiledQueries:
         further = {**self._updates.measured(), **left_out, Metric.WATERMARK_LAG: largest_lag(self.live)}
         return self.telemetry.application(wall, cost, further)
 
-    @property
-    def stages(self) -> Mapping[str, Sequence[tuple[int, float]]]:
-        """Return nothing: stateless stages have as many tasks as there are slots."""
-        return {}
-
     def latency_basis(self) -> Mapping[str, Basis]:
         return self.telemetry.latency_basis
 

@@ -15,7 +15,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from elastream.core.frames import Floats
-from elastream.core.lateness import BATCHES_READ, BatchTimes, Diagnosis, QueryTraits, StageTimes, diagnose, unjudged
+from elastream.core.lateness import BATCHES_READ, BatchTimes, Diagnosis, QueryTraits, diagnose, unjudged
 from elastream.core.wording import counted
 from elastream.spark.jvm.driver_side import DriverSide, Java, TaskLoads, java_queries, jvm_of, why_in_java
 from elastream.spark.jvm.executor_memory import ExecutorMemory
@@ -344,32 +344,20 @@ class Query:
         if target is None or not self._is_late(target, now):
             return None
         warm = [batch for batch in list(self.batches)[COLD_BATCHES:] if batch.rows and not batch.stepped][-BATCHES_READ:]
-        work = self._work_from(warm[0].id) if warm else None
-        if work is None:
+        loads = self._with.task_loads
+        if loads is None or not warm:
             return Diagnosis()
-        stages, others = work
+        try:
+            stages, others = read_work(loads.ask("work", loads.context, self._execution, warm[0].id - 1))
+        except Py4JError as error:
+            log.debug("query %r cannot be diagnosed: %s", self.name, why_in_java(error))
+            return Diagnosis()
         times = [BatchTimes(each.start, each.seconds, each.durations, stages.get(each.id, ()), others) for each in warm]
         limited = held_back[1].text if held_back else ""
         option = held_back[1].option(held_back[0].description) if held_back else ""
         return diagnose(
             self.name, times, target, QueryTraits(self.status.trigger, limited, option, self.status.function, max(1, slots))
         )
-
-    def newest_stages(self) -> tuple[tuple[int, float], ...]:
-        """Return tasks and task-seconds of each stage of the newest batch; none if unknown. Asks the driver."""
-        work = self._work_from(self.newest) if self.batches and self.batches[-1].rows else None
-        stages = [] if work is None else work[0].get(self.newest, [])
-        return tuple((stage.tasks, stage.run) for stage in stages if stage.tasks)
-
-    def _work_from(self, batch: int) -> tuple[dict[int, list[StageTimes]], list[tuple[float, float]]] | None:
-        loads = self._with.task_loads
-        if loads is None:
-            return None
-        try:
-            return read_work(loads.ask("work", loads.context, self._execution, batch - 1))
-        except Py4JError as error:
-            log.debug("the work of query %r is unknown: %s", self.name, why_in_java(error))
-            return None
 
     def _is_late(self, target: float, now: float) -> bool:
         seconds, rows = self.latencies(now)

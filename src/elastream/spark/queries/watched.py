@@ -87,7 +87,6 @@ class SessionQueries:
         self._with, self._chosen, self._target = access, chosen, target_latency
         self._queries: dict[str, Query] = {}
         self._gone_since: dict[str, float] = {}
-        self._stages: dict[str, tuple[tuple[int, float], ...]] = {}
         self._since: float | None = None  # when it was first seen which run
         self._left_alone: dict[str, RunningQuery] = {}
         self._left_alone_chosen = False
@@ -112,19 +111,9 @@ class SessionQueries:
         """Layout of the running queries: a source, the stateful stages, and a sink each."""
         return layout_of(tuple((query.name, query.operators) for query in self.live))
 
-    @property
-    def stages(self) -> Mapping[str, Sequence[tuple[int, float]]]:
-        """Return tasks and task-seconds of each stage of the newest batch with records, by running query."""
-        return {query.name: self._stages[query.name] for query in self.live if query.name in self._stages}
-
     def look(self, now: float, wall: float) -> Sequence[MicroBatch]:
         self._find(now)
-        fresh: list[Batch] = []
-        for query in self.live:
-            ended = query.look()
-            if ended and (stages := query.newest_stages()):
-                self._stages[query.name] = stages
-            fresh += ended
+        fresh = [batch for query in self.live for batch in query.look()]
         self._batches += len(fresh)
         self._rows += sum(batch.rows for batch in fresh if batch.rows > 0)
         self._longest = max([self._longest, *(batch.seconds for batch in fresh)])
