@@ -163,7 +163,7 @@ def limit_of(query: LoggedQuery) -> tuple[str, float, str]:
 
 
 def _most_of_full(query: LoggedQuery, least: int) -> float:
-    """Return the records of the batches that a limit fills while others wait; 0 if it does not, in `least` batches."""
+    """Return the most records of a batch if a limit fills most batches while more wait; 0 otherwise, or below `least`."""
     batches = [batch for batch in query.batches if batch.rows > 0]  # a limit fills cold ones too
     waiting = [batch for batch in batches if batch.behind > BEHIND * batch.rows]
     if len(batches) < least or len(waiting) < LIMITED * len(batches):
@@ -264,12 +264,10 @@ def _large_limit(query: LoggedQuery, target: float) -> Iterator[Finding]:
     most = _most_of_full(query, LEAST_BATCHES)
     takes = statistics.median(batch.seconds for batch in query.batches if batch.rows > 0) if most else 0.0
     if takes > target:
-        evidence = (
-            f"a batch of {query.name} takes {amount(most)} records, as if a limit filled it, and {format_duration(takes)}"
-        )
-        change = (
-            f"{_offsets(query) or 'a limit of its source'} of at most {amount(round(most * target / 2 / takes))} records"
-        )
+        each = f"each reads about {amount(most)} records, as if a limit filled it"
+        evidence = f"a batch of {query.name} takes {format_duration(takes)}; {each}"
+        fewer = amount(max(1, round(most * target / 2 / takes)))
+        change = f"{_offsets(query) or 'a limit of its source'} of at most {fewer} records"
         yield Finding(query.name, "large limit", evidence, change)
 
 

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +17,8 @@ from elastream.dataflow.stages import lay_out
 from elastream.errors import ElastreamError
 from elastream.evaluation.trials import simulated
 from elastream.loads.pattern import Pattern, Section
-from elastream.policies.horizon.policy import Horizon
+from elastream.policies.horizon.policy import Horizon, _Foreseeing
+from elastream.policies.horizon.replay import Choice, Setting
 from elastream.simulator import Settings, make_plant
 from policies.test_threshold import host, observe
 
@@ -150,6 +152,27 @@ def test_a_reason_names_load_deadline_and_cores():
     (_, first), *_ = actions(run([2400.0] * 3), LeaseHost)
     assert "arrive" in first.why
     assert "cores" in first.why
+
+
+@pytest.mark.parametrize(
+    ("backlog", "p99", "leases"),
+    [(2000.0, 20.0, False), (60_000.0, 20.0, True), (0.0, 70.0, True), (math.nan, 20.0, True), (2000.0, 130.0, True)],
+    ids=["in time later", "half of the budget gone", "backlog untold", "backlog unknown", "late"],
+)
+def test_a_load_without_a_past_waits_for_hosts_while_a_later_one_is_in_time(backlog, p99, leases):
+    seen = observe([host("h1")], 1000.0, processed=150.0, backlog=backlog, p99=p99)
+    seen = replace(seen, context=replace(seen.context, target_latency=120.0))
+    memory = None
+    for second in range(4):
+        plan = Horizon().plan(replace(seen, time=1000.0 + 5 * second), memory)
+        memory = plan.memory
+    assert any(isinstance(action, LeaseHost) for action in plan.actions) is leases
+
+
+@pytest.mark.parametrize(("waiting", "suffices"), [(29_000.0, True), (32_000.0, False)])
+def test_a_fixed_fleet_suffices_for_a_backlog_within_the_margin_of_plans(waiting, suffices):
+    round_ = SimpleNamespace(grid=SimpleNamespace(budget=280.0), memory=SimpleNamespace(choice=Choice(Setting())))
+    assert _Foreseeing._fleet_suffices(round_, 100.0, waiting, waiting) is suffices
 
 
 def test_an_unknown_load_leases_nothing_and_is_named():

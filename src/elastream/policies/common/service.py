@@ -21,10 +21,10 @@ from elastream.policies.common.load_history import FIRST_BATCHES, LoadHistory
 LOADED_S = 0.5
 # Multiple of the cores that records need: where batches are at their limit a queue never shrinks.
 MARGIN = 1.03
-# Batches that are remembered: the newest of each size (by factors of the root of 2) on the same cores, and most in all,
-# loaded ones and others counted apart: a long time without load shows nothing that would replace them.
+# Batches that are remembered: the newest of each size (by factors of the root of 2) on the same cores, and most in all.
+# Loaded and light ones count apart, so that light ones never displace loaded ones.
 OF_A_SIZE, COUNTED = 8, 128
-# Seconds after which a batch counts no more if enough later ones are loaded.
+# Age from which a batch no longer counts, if enough younger ones are loaded (seconds).
 FORGOTTEN_S = 3600.0
 # Newest batches, which say how much more or less records need than the line says.
 NEWEST = 16

@@ -50,7 +50,7 @@ STEP, LEAST_ALLOWANCE = 0.1, -0.03
 IN_VAIN = 1.25
 # Part by which a need may exceed the cores that are there or come: no need is known better.
 TOLERANCE = 0.02
-# Part of the budget that what waits may take before hosts are leased for a load without a past.
+# Part of the budget that records may wait before hosts are leased, while the load has no past.
 PATIENCE = 0.5
 # Part of the records that must be in time, unless the run says otherwise.
 IN_TIME = 0.99
@@ -323,11 +323,8 @@ class _Foreseeing(SizingRound):
         later = time_late(then, capacity, grid.budget, grid.recovery) if setting.fixed else late
         times = (grid.budget, grid.seconds)
         lease = with_backlog(setting.reserve * float(outlook.lease[row]), total[grid.start :], then, later, *times)
-        patience = PATIENCE * grid.budget
-        if memory.past.moments is None and patience > grid.host_start + self.pace:
-            # Nobody knows how long the load lasts, and a later lease is in time.
-            allowed = patience * float(total[grid.start + 1] - total[grid.start]) / grid.seconds
-            lease = lease if then > allowed else 0.0
+        if self._may_wait(then, float(total[grid.start + 1] - total[grid.start]) / grid.seconds):
+            lease = 0.0
         keep = setting.reserve * float(outlook.keep[row])
         usual = max(setting.reserve * float(outlook.lease[row]), keep)
         keep = max(lease, with_backlog(keep, total, waiting, late, *times))
@@ -343,9 +340,23 @@ class _Foreseeing(SizingRound):
             self.memory = replace(self.memory, needs=(*memory.needs[:-1], max(memory.needs[-1], usual)))
         return lease, keep
 
+    def _may_wait(self, then: float, rate: float) -> bool:
+        """Return True if how long the load lasts is unknown, and a later lease would still be in time.
+
+        Args:
+            then: Records that wait once a host requested now works.
+            rate: Arrivals then (records/s).
+        """
+        patience, latency = PATIENCE * self.grid.budget, self.observation.latency().value
+        if self.memory.past.moments is not None or patience <= self.grid.host_start + self.pace:
+            return False
+        # A source that reports nothing, or what it holds after its batches were planned, tells too little.
+        told = self.load.backlog == self.load.backlog and latency is not None and latency <= PATIENCE * self.target
+        return told and not self.load.late and then <= patience * rate
+
     def _fleet_suffices(self, capacity: float, waiting: float, then: float) -> bool:
         # A fixed fleet is enough until more would wait than was ever foreseen in vain.
-        allowed = (1 + TOLERANCE) * MARGIN * self.grid.budget * capacity  # hosts serve more than they are planned with
+        allowed = (1 + TOLERANCE) * MARGIN * self.grid.budget * capacity  # plans keep a margin, so hosts serve more
         return waiting <= allowed and then <= max(allowed, IN_VAIN * self.memory.choice.met)
 
     def _capacities(self) -> Floats:

@@ -98,9 +98,9 @@ public static String executors(Object context) {
 }
 
 /**
- * Put the tasks that warm `executor` up (marked by their job's property) before all others, and restart their locality wait.
- * It registers seconds before it takes tasks; meanwhile they would run elsewhere, and then wait behind those of a batch.
- * Nothing if it is dead.
+ * Put the warm-up tasks of `executor` (marked by their job's property) first, and restart their locality wait. An executor
+ * takes tasks seconds after it registers. Without the wait they would run elsewhere; without priority, behind a batch.
+ * Does nothing if the executor is dead.
  */
 public static String hold(Object context, String executor, String property) throws Exception {
     org.apache.spark.SparkContext spark = (org.apache.spark.SparkContext) context;
@@ -116,7 +116,8 @@ public static String hold(Object context, String executor, String property) thro
             java.util.Properties properties = tasks.taskSet().properties();
             if (properties == null || !executor.equals(properties.getProperty(property))) continue;
             since.setLong(tasks, System.currentTimeMillis());
-            tasks.priority_$eq(-1); // others have the number of their job
+            // Lowest first; others have their job's number. Without a wait, these run on any executor.
+            if (spark.conf().getTimeAsSeconds("spark.locality.wait", "3s") > 0) tasks.priority_$eq(-1);
         }
     }
     return "";
