@@ -56,7 +56,7 @@ class StateGrowth:
     def full_in(self, room: float) -> float:
         """Return the seconds until the state has grown by `room` MB, 0 in the last tenth; inf beyond the horizon."""
         age = self._times[-1] - self._first
-        if (1 - RESERVE) * room <= RESERVE * self._high[-1]:  # inf on both sides would hold
+        if (1 - RESERVE) * room <= RESERVE * self._high[-1]:  # never true of endless room
             return 0.0
         if age < YOUNGEST_S:
             return math.inf

@@ -167,6 +167,7 @@ def test_a_load_without_a_past_waits_for_hosts_while_a_later_one_is_in_time(back
         plan = Horizon().plan(replace(seen, time=1000.0 + 5 * second), memory)
         memory = plan.memory
     assert any(isinstance(action, LeaseHost) for action in plan.actions) is leases
+    assert any("a later one would still be in time" in each for each in plan.remarks) is not leases
 
 
 @pytest.mark.parametrize(("waiting", "suffices"), [(29_000.0, True), (32_000.0, False)])

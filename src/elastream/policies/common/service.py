@@ -1,4 +1,4 @@
-"""Service of hosts: cores that records need, and waits outside of queues.
+"""How fast hosts serve records: the cores that a record needs, and the time that it waits outside queues.
 
 A loaded micro-batch takes a fixed time and waits for its slowest task, so hosts need more cores than records keep busy. The
 longer a batch may last, the less its fixed part counts.
@@ -64,10 +64,10 @@ class Service:
     capacity: float = math.nan
 
     def after(self, observation: Observation, before: LoadHistory | None, capacity: float) -> "Service":
-        """Return the service after the batches of `observation`; a unit of work is a record.
+        """Return the service with the batches of `observation` added. A unit of work is a record.
 
         Args:
-            capacity: Cores of speed 1 of the hosts that work, those that drain among them.
+            capacity: Cores of speed 1 of all working hosts, draining ones included.
         """
         now = observation.composition
         running = (now.alternates, now.choices, now.tables, now.code)

@@ -87,9 +87,9 @@ class Memory:
 class Horizon(Policy):
     """Lease the fewest hosts that serve every expected record within the target latency.
 
-    The plan covers the arrivals until a host requested now has worked for a while, in scenarios drawn from the load's own
-    past. Cores are needed so that each record of the served scenario is done by its deadline. Every few minutes the policy
-    replays its past under several settings of itself, and uses the cheapest that would have met the target.
+    Scenarios from the load's own past tell what arrives until a host requested now has worked for a while. The plan has
+    enough cores for every record of one scenario to meet its deadline. Every few minutes the policy replays its past under
+    several settings of itself, and uses the cheapest that would have met the target.
 
     Args:
         in_time: Part of the records that must be in time.
@@ -254,7 +254,7 @@ class _Foreseeing(SizingRound):
 
     @property
     def _in_time(self) -> Sequence[tuple[float, float]]:
-        """Records since the last round, and their share in time; of each batch, if there are batches."""
+        """Return (records, share in time) of each batch since the last round; without batches, of the round."""
         observation = self.observation
         if observation.context.layout.unchained:
             return [(observation.overall(Metric.THROUGHPUT) * self.pace, observation.overall(Metric.COMPLIANCE))]
@@ -323,7 +323,9 @@ class _Foreseeing(SizingRound):
         later = time_late(then, capacity, grid.budget, grid.recovery) if setting.fixed else late
         times = (grid.budget, grid.seconds)
         lease = with_backlog(setting.reserve * float(outlook.lease[row]), total[grid.start :], then, later, *times)
-        if self._may_wait(then, float(total[grid.start + 1] - total[grid.start]) / grid.seconds):
+        lacking = lease * grid.seconds > cores[-1]
+        if lacking and self._may_wait(then, float(total[grid.start + 1] - total[grid.start]) / grid.seconds):
+            self.remarks += (f"{waiting:,.0f} records wait, and no host is leased: a later one would still be in time",)
             lease = 0.0
         keep = setting.reserve * float(outlook.keep[row])
         usual = max(setting.reserve * float(outlook.lease[row]), keep)

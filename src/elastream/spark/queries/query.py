@@ -263,7 +263,7 @@ class Query:
             self._with.traffic.take(self.name, self._names, loads)
 
     def _notice_step(self, now: float) -> None:
-        """Shift earlier dates after a change of the wall clock, and drop figures measured across it."""
+        """Notice that the wall clock was set: shift earlier dates, and drop figures measured across the step."""
         # Loads of partitions are unknown until two more batches have ended.
         offset = now - self._with.steady()
         step, self._offset = offset - self._offset, offset
@@ -372,7 +372,7 @@ class Query:
         return len(self.latencies(math.inf)[0]) > 0
 
     def loads(self, now: float) -> dict[str, PartitionLoads]:
-        """Return the load of each partition of each stage at epoch second `now`, by operator name."""
+        """Return the loads of state partitions at epoch second `now`, by the operator that keeps the state."""
         loads = {}
         for name, stage in (self.stages or {}).items():
             loads[name] = self._windows.get(name, LoadWindow()).loads(stage.partitions, now)

@@ -48,7 +48,13 @@ class WalkEntry:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """An operator; `pick`, `width` and `table` are digits of its alternate, pool and key table."""
+    """An operator of a walk.
+
+    Attributes:
+        pick: Digit of the composition's code that names the alternate; None with one alternate.
+        width: Digit that gives the threads of its pool, minus one; None without a pool.
+        table: Digit that names the key table; None without any.
+    """
 
     name: str
     alternates: tuple[Implementation, ...]
@@ -60,7 +66,7 @@ class Step:
     on_error: OnError = OnError.FAIL
 
     def chosen(self, code: int) -> int:
-        """Return the number of the alternate under `code`; with a key table, of keys without a row."""
+        """Return the number of the alternate that `code` names; with a key table, it is that of keys without a row."""
         return self.pick.of(code) if self.pick else 0
 
     def by_table(self, code: int) -> int:
@@ -72,7 +78,7 @@ class Step:
         return self.alternates if self.by_table(code) else (self.alternates[self.chosen(code)],)
 
     def pool_width(self, code: int) -> int | None:
-        """Return the threads of the pool under `code`; None without a pool."""
+        """Return the threads of the pool that `code` sets; None without a pool."""
         return self.width.of(code) + 1 if self.width else None
 
 
