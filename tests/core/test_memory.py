@@ -66,6 +66,11 @@ def test_unmeasured_container_reserves_the_whole_heap():
     assert shortage(observed(at, native=80.0, **full), {"h2"}) != ""
 
 
+def test_heap_that_has_not_grown_yet_counts_as_grown():
+    grown = {"off_heap": [150.0, 150.0], "python_memory": [50.0, 50.0]}
+    assert shortage(observed([0, 1], native=80.0, memory=[300.0, 300.0], **grown), {"h2"}) != ""
+
+
 def test_container_of_little_more_than_its_heap_lets_hosts_go():
     """Spark's default: a tenth of the heap beside it."""
     limits = {"heap_limit": [8590.0] * 2, "memory_limit": [9449.0] * 2, "off_heap": [150.0] * 2}

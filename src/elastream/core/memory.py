@@ -69,11 +69,10 @@ def memory_uses(observation: Observation) -> tuple[MemoryUse, ...]:
     if native.any():
         python = np.nan_to_num(hosts.column(Metric.PYTHON_MEMORY))
         # The heap grows to its limit, whatever it holds now.
-        reserved = hosts.column(Metric.HEAP_LIMIT) + hosts.column(Metric.OFF_HEAP) + python
-        measured = hosts.column(Metric.MEMORY)
-        used = np.where(np.isnan(measured), reserved + _by_host(observation, native), measured)
-        fixed = np.where(np.isnan(measured), hosts.column(Metric.HEAP_LIMIT), 0.0)
-        limit = hosts.column(Metric.MEMORY_LIMIT)
+        reserved = hosts.column(Metric.HEAP_LIMIT) + hosts.column(Metric.OFF_HEAP) + python + _by_host(observation, native)
+        measured, limit = hosts.column(Metric.MEMORY), hosts.column(Metric.MEMORY_LIMIT)
+        used = np.fmax(measured, reserved)
+        fixed = np.where(np.isnan(reserved), 0.0, hosts.column(Metric.HEAP_LIMIT))
         uses.append(MemoryUse("memory", used, limit, native, float(native.sum()), np.fmin(fixed, limit)))
     if declared is not heap and declared.any():
         limit = np.array([leases[host].type.memory if host in leases else NAN for host in hosts.ids])

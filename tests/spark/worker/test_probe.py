@@ -1,5 +1,6 @@
 """The process beside the workers of an executor that measures how fast its cores are."""
 
+import math
 import os
 import subprocess
 import sys
@@ -46,6 +47,17 @@ def test_without_an_executor_or_a_folder_nothing_is_probed(monkeypatch, tmp_path
     monkeypatch.setenv(probe.EXECUTOR_VARIABLE, "1")
     probe.begin()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_limit_that_changes_is_read_again(monkeypatch, tmp_path):
+    limits, parents, written = iter([2e9, 1e9, math.inf]), iter([7, 7, 7, 1]), []
+    monkeypatch.setattr(probe, "memory_allowed", lambda groups: next(limits))
+    monkeypatch.setattr(probe, "timed", lambda: 0.1)
+    monkeypatch.setattr(probe, "_write", lambda file, reading: written.append(reading.limit))
+    monkeypatch.setattr(probe.os, "getppid", lambda: next(parents))
+    monkeypatch.setattr(probe.time, "sleep", lambda seconds: None)
+    probe._probe(tmp_path / "1.json", 7)
+    assert written == [2000.0, 1000.0, None]
 
 
 def test_the_daemon_knows_its_executor_before_it_loads_anything_heavy():

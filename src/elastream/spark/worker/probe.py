@@ -71,11 +71,12 @@ def begin() -> None:
 
 
 def _probe(file: Path, parent: int) -> None:
-    groups, before, allowed = own_groups(), machine_ticks(), memory_allowed(own_groups("memory")) / 1e6
-    limit = allowed if allowed < math.inf else None
+    groups, before = own_groups(), machine_ticks()
     while os.getppid() == parent:
         began, ticks = time.process_time(), machine_ticks()
         cores = min(float(len(os.sched_getaffinity(0))), cores_allowed(groups))
+        allowed = memory_allowed(own_groups("memory")) / 1e6  # a pod may be resized in place
+        limit = allowed if allowed < math.inf else None
         _write(file, SpeedReading(timed(), cores, share_received(before, ticks), megabytes_below(parent), limit))
         before = ticks
         time.sleep(pause(time.process_time() - began, cores))
