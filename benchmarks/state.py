@@ -11,7 +11,7 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -20,19 +20,30 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _common import EXECUTOR, Report, main_of_parts, processes_below, progress
+from _common import Report, main_of_parts, progress
+from pyspark.sql import DataFrame, SparkSession
 
 from elastream.clouds.local.confinement import own_groups
 from elastream.control.arbitration import arbitrate
-from elastream.core.action import DrainHost, MoveTask
+from elastream.core.action import MoveTask, ReleaseHost
 from elastream.core.decision import Proposal
 from elastream.core.hosts import HostState
 from elastream.core.memory import memory_uses
 from elastream.core.metrics import Metric
 from elastream.core.observation import Observation
+from elastream.errors import EnvironmentProblem
 from elastream.settings import StateStore
+from elastream.spark.placement.placing import MigrationLimits
 from elastream_papers.thesis.resilience.bed import HOST, Bed, bed
 from elastream_papers.thesis.resilience.job import Job
+
+
+class WithPython(Job):
+    """A count behind a Python function, whose workers take memory and read the limit of their container."""
+
+    def source(self, spark: SparkSession) -> DataFrame:
+        return super().source(spark).mapInArrow(lambda batches: batches, "timestamp timestamp, value long")
+
 
 HOSTS, MOVES, QUICK_MOVES = 3, 6, 2
 JOB = Job(keys=400_000, rows=20_000, pace=4.0)
@@ -40,8 +51,8 @@ NOTICE = Job(keys=600_000, rows=10_000, pace=2.0)
 FIRST_HOSTS, FIRST_PARTITIONS, ROUNDS = 4, (8, 64), 5
 NOTICES, NOTICE_S = 2, 30.0
 FULL, FULL_MB = Job(keys=1_600_000, rows=100_000, pace=2.0, partitions=16), 700.0
-FULL_DISK, FULL_DISK_MB, FULL_DISK_LIMIT_MB = Job(keys=400_000, rows=50_000, pace=1.0, partitions=64), 700.0, 900.0
-SHRINKINGS, QUICK_SHRINKINGS = 200, 10
+FULL_DISK, FULL_DISK_MB, FULL_DISK_LIMIT_MB = WithPython(keys=100_000, rows=5_000, pace=0.5, partitions=64), 700.0, 900.0
+SHRINKINGS, QUICK_SHRINKINGS, UNASKED = 200, 10, 3
 TOLERANCE, BAR, SPREAD_BAR, NOTICE_BAR, HOSTS_BAR = 0.25, 0.9, 1.3, 1.2, 1.1
 # Seconds between the figures that an executor writes.
 PERIOD = 1
@@ -127,18 +138,16 @@ def first(report: Report, quick: bool) -> None:
         report.at_most(f"{what}, worst of {len(each)}", max(each), SPREAD_BAR)
 
 
-def shrunk(made: Bed) -> tuple[int, str]:
-    """Drain and release hosts until arbitration refuses or one is left; return how many are, and the refusal."""
+def shrunk(made: Bed, *, asks: bool = True) -> tuple[int, str]:
+    """Release hosts until arbitration refuses, if it is asked, or one is left; return how many are, and the refusal."""
     plant = made.plant
     while len(plant.hosts.usable) > 1:
         seen = plant.observe()
-        host = seen.usable[-1]
-        (proposal,) = arbitrate([Proposal(DrainHost(host), "benchmark")], seen)
-        if proposal.refused:
+        release = ReleaseHost(seen.usable[-1])
+        (proposal,) = arbitrate([Proposal(release, "benchmark")], seen)
+        if asks and proposal.refused:
             return len(seen.usable), proposal.refused
-        plant.apply(DrainHost(host))
-        made.until(lambda seen, host=host: host not in plant.reconciler.locations().values())  # type: ignore[misc]
-        made.release(host)
+        made.release(release.host)
         made.more(2)
     return 1, ""
 
@@ -147,16 +156,34 @@ def fewest(seen: Observation) -> int:
     """Return the hosts whose memory, reserve left free, holds the state and what each of them uses besides."""
     (use,) = memory_uses(seen)
     own = use.used - np.bincount(seen.tasks.host, use.tasks, len(seen.hosts))
-    return math.ceil(use.total / float(np.mean(use.most - own)))
+    return math.ceil(use.total / float(np.nanmean(use.most - own)))
+
+
+def unasked(made: Bed, groups: "MemoryGroups") -> tuple[list[bool], int]:
+    """Release all hosts but one without asking; return whether batches went on each time, and processes killed."""
+    before, went_on = groups.killed, []
+    for _ in range(UNASKED):
+        try:
+            shrunk(made, asks=False)
+            made.more(10)
+            went_on.append(True)
+        except EnvironmentProblem as problem:
+            progress(f"{problem}")
+            went_on.append(False)
+        made.whole(FIRST_HOSTS)
+        made.restart()
+        made.more(5)
+        made.spread()
+    return went_on, groups.killed - before
 
 
 class MemoryGroups:
-    """A control group for each executor below this process, with at most `megabytes`. Version 1, as root."""
+    """A control group of at most `megabytes` for all processes of each local host. Version 1, as root."""
 
     def __init__(self, megabytes: float) -> None:
-        self._own, self._bytes, self._groups = own_groups("memory")[0], int(megabytes * 1e6), dict[int, Path]()
+        self._memory, self._cpu = own_groups("memory")[0], own_groups()[-1]
+        self._bytes, self._groups, self._kills = int(megabytes * 1e6), dict[str, Path](), dict[str, int]()
         self._ended, self._thread = threading.Event(), threading.Thread(target=self._join, daemon=True)
-        self.killed = 0
 
     def __enter__(self) -> "MemoryGroups":
         self._thread.start()
@@ -165,37 +192,57 @@ class MemoryGroups:
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join()
-        self._leave(())
 
     def _join(self) -> None:
         while not self._ended.wait(0.1):
-            executors = {each.pid for each in processes_below(EXECUTOR)}
-            for pid in executors - self._groups.keys():
-                self._groups[pid] = group = self._own / f"elastream-{pid}"
-                group.mkdir()
-                (group / "memory.limit_in_bytes").write_text(f"{self._bytes}")
+            hosts = {each.name: each for each in self._cpu.glob("elastream-*-h*")}
+            for name, host in hosts.items():
                 with suppress(OSError):  # it has ended
-                    (group / "cgroup.procs").write_text(f"{pid}")
-            self._leave(executors)
+                    self._add(name, members(host))
+            for name in self._groups.keys() - hosts.keys():
+                self._leave(name)
+        for name in list(self._groups):
+            self._leave(name)
 
-    def _leave(self, executors: Collection[int]) -> None:
-        for pid in self._groups.keys() - executors:
-            *_, kills = (self._groups[pid] / "memory.oom_control").read_text().split()
-            with suppress(OSError):  # a worker lives still
-                self._groups[pid].rmdir()
-                self.killed += int(kills)
-                del self._groups[pid]
+    def _add(self, name: str, processes: set[str]) -> None:
+        if name not in self._groups:
+            group = self._memory / name
+            group.mkdir()
+            self._groups[name] = group
+            (group / "memory.limit_in_bytes").write_text(f"{self._bytes}")
+        for each in processes - members(self._groups[name]):
+            with suppress(OSError):  # it has ended
+                (self._groups[name] / "cgroup.procs").write_text(each)
+
+    @property
+    def killed(self) -> int:
+        """Return the processes that the kernel has killed for want of memory."""
+        for name, group in list(self._groups.items()):
+            with suppress(OSError):  # it has ended
+                self._kills[name] = int((group / "memory.oom_control").read_text().split()[-1])
+        return sum(self._kills.values())
+
+    def _leave(self, name: str) -> None:
+        self._kills[name] = int((self._groups[name] / "memory.oom_control").read_text().split()[-1])
+        with suppress(OSError):  # a process lives still
+            self._groups[name].rmdir()
+            del self._groups[name]
+
+
+def members(group: Path) -> set[str]:
+    return set((group / "cgroup.procs").read_text().split())
 
 
 def shrink(store: StateStore, report: Report, quick: bool) -> None:
     """Give hosts back again and again while their memory is too small for the state to fit on one."""
     left, least, kills = [], [], 0
     job, heap, limit = (FULL, FULL_MB, None) if store == "memory" else (FULL_DISK, FULL_DISK_MB, FULL_DISK_LIMIT_MB)
-    host = replace(HOST, cores=0.5, memory=heap)
+    host = replace(HOST, memory=heap)
     with (
         MemoryGroups(limit) if limit else nullcontext() as groups,
-        bed(job, FIRST_HOSTS, host=host, steady=1, state_store=store) as made,
+        bed(job, FIRST_HOSTS, host=host, steady=1, state_store=store, min_hosts=1) as made,
     ):
+        made.plant.reconciler._usual_limits = MigrationLimits(per_host=None)  # no latency to keep
         for number in range(QUICK_SHRINKINGS if quick else SHRINKINGS):
             seen = made.plant.observe()
             executors = set(made.plant.hosts.host_of())
@@ -208,6 +255,10 @@ def shrink(store: StateStore, report: Report, quick: bool) -> None:
             progress(f"{number + 1}: {hosts} hosts left, {least[-1]} at least; {kills} killed; {refused}")
             made.whole(FIRST_HOSTS)
             made.spread()
+            made.more(5)  # memory of forked workers is read every few seconds
+        if groups:
+            # Spark's dynamic allocation gives idle executors back, whatever state they hold.
+            report.figures["all hosts but one given back, state or not: batches went on; killed"] = unasked(made, groups)
     report.figures[f"hosts left; hosts that hold the state, {store}"] = [left, least]
     report.at_most(f"{store}: executors killed in {len(left)} shrinkings", kills, 0)
     report.at_most(f"{store}: hosts left over the fewest that hold the state, mean", sum(left) / sum(least), HOSTS_BAR)

@@ -356,7 +356,7 @@ def bed(
 ) -> Iterator[Bed]:
     """Run `job` on `hosts` hosts with equal state partitions, its state filled.
 
-    zones: fault zones of equal size. host: each one, but for its zone. local: of `Local`.
+    zones: fault zones of equal size. host: each one, but for its zone. local: of `Local`; it keeps all hosts by default.
     """
     types = [replace(host, name=f"{host.name}-{number}", zone=f"zone {number}") for number in range(1, zones + 1)]
     with tempfile.TemporaryDirectory(prefix="recovery-", ignore_cleanup_errors=True) as folder:
@@ -365,7 +365,7 @@ def bed(
             lambda spark: started.append(job.start(spark, checkpoint_in(root, 0))),
             RunDirectory.create(root / "runs", "recovery"),
             RunSettings(
-                cloud=Local(host_types=types, max_hosts=2 * hosts, min_hosts=hosts // zones, **local),
+                cloud=Local(host_types=types, max_hosts=2 * hosts, **{"min_hosts": hosts // zones, **local}),
                 state_partitions=job.partitions,
                 state_store=state_store,
                 replicas=replicas,
