@@ -13,7 +13,7 @@ from elastream.core.task_id import TaskId
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.jvm.executors import Executors, Location
 from elastream.spark.placement.allocation import InMemoryPlan
-from elastream.spark.placement.placing import MigrationLimits, Placing, Rings
+from elastream.spark.placement.placing import STRAYS_AFTER, MigrationLimits, Placing, Rings
 from elastream.spark.reconciler import CALM_S, HOST_STEP_S, STEP_S, ObservedLoad, Reconciler
 from support.fake_clock import FakeClock
 from support.fake_provider import SMALL, FakeProvider
@@ -115,6 +115,19 @@ class World:
 
     def state(self, host):
         return self.hosts.state(host)
+
+
+def test_a_drain_ends_although_spark_runs_tasks_where_their_state_was():
+    """It gives them to the emptied host as long as the others are busy."""
+    world = World("h1", "h2", tasks=["h2", "h2", "h1"])
+    world.states.move = lambda partition, to: None
+    world.hosts.drain("h2")
+    for batch in range(1, 3 * STRAYS_AFTER):
+        world.look()
+        world.end_batch(batch)
+        world.reconciler.step()
+    world.look()
+    assert world.driver.fenced == [world.executor["h2"]]
 
 
 def test_where_looking_is_dear_it_looks_less_often():

@@ -61,6 +61,7 @@ log = logging.getLogger(__name__)
 #   tasks ran elsewhere than planned, or
 #   another process wrote the plan                  start a migration (`Placing.follow`)
 #   a host drains or is released and holds tasks    move them to the others, heaviest first, or as their ring says
+#   a draining host runs nothing but strays         fence it (`Hosts.step`): Spark gives it tasks while others are busy
 #   a host of a ring is lost                        move its partitions to its neighbour (`Rings.retain`)
 #   its owner recalls a host                        release it; keep it if nothing else could do its work
 #   an executor was lost                            adopt the driver's failover (`FailoverPlan.look`)
@@ -338,4 +339,7 @@ class Reconciler:
         idle = all(each.idle for each in mine)
         self._hurry()
         self._hosts.critical(self._load().critical)
-        self._hosts.step(batch=self._barrier.count, idle=idle, holds=lambda host: host in self.locations().values())
+        strays, locations = self._placing.strays(), self.locations()
+        holding = {host for task, host in locations.items() if task not in strays}
+        overrun = set(locations.values()) - holding
+        self._hosts.step(batch=self._barrier.count, idle=idle, holds=holding.__contains__, overrun=overrun)

@@ -285,6 +285,21 @@ class TestLeased:
         step(run, 5, idle=idle, holds=True)
         assert step(run) == {"h1": "released"}
 
+    def test_a_draining_host_that_only_runs_strays_gets_no_more_tasks(self, run, clock):
+        works(run, "h1", clock)
+        run.step(batch=1, idle=False, holds=lambda host: False, overrun={"h1"})
+        assert run.session.fenced == [], "it works"
+        run.drain("h1")
+        run.step(batch=2, idle=False, holds=lambda host: False)
+        assert run.session.fenced == [], "the drain may be cancelled"
+        for batch in (3, 4):
+            run.step(batch=batch, idle=False, holds=lambda host: False, overrun={"h1"})
+        assert run.session.fenced == ["1"]
+        run.release("h1")
+        step(run, 3 + module.GRACE_BATCHES)
+        assert run.session.fenced == ["1"]
+        assert step(run) == {"h1": "released"}
+
     def test_a_host_is_settled_once_it_has_finished_its_first_batches(self, run, provider, clock):
         works(run, "h1", clock)
         assert provider.reports[-1] == RunState(ready=frozenset({"h1"}))

@@ -12,7 +12,7 @@ from elastream.core.task_id import TaskId
 from elastream.spark.jvm.executors import Location
 from elastream.spark.jvm.state_partitions import SavedState
 from elastream.spark.placement.allocation import AllocationStore
-from elastream.spark.placement.placing import MAX_REPORTS, MigrationLimits, Placing
+from elastream.spark.placement.placing import MAX_REPORTS, STRAYS_AFTER, MigrationLimits, Placing
 from support.property_examples import examples
 
 HERE = {name: Location(f"10.0.0.{number}", str(number)) for number, name in enumerate(("h1", "h2", "h3"))}
@@ -235,6 +235,30 @@ def test_what_is_always_sent_back_is_given_up_and_taken_from_the_plan(tmp_path):
     assert bench.engine.told == [(0, "h2")] * MAX_REPORTS
     assert [each.task for each in bench.placing.dropped] == [task(0)]
     assert bench.plan.latest.hosts == {}
+
+
+def test_a_task_that_spark_keeps_running_where_it_was_is_a_stray(tmp_path):
+    bench = Bench(tmp_path, per_host=None)
+    bench.engine.overwrites = True
+    bench.placing.move(task(0), "h2")
+    bench.placing.move(task(1), "h2")
+    bench.batch()
+    assert bench.placing.strays() == set()
+    bench.batch(STRAYS_AFTER)
+    assert bench.placing.strays() == {task(0), task(1)}
+    bench.engine.overwrites = False
+    bench.batch(3)
+    assert bench.placing.strays() == set()
+
+
+def test_a_task_that_comes_back_from_where_it_had_landed_is_a_stray_at_once(tmp_path):
+    bench = Bench(tmp_path)
+    bench.placing.move(task(0), "h2")
+    bench.batch(2)
+    assert len(bench.placing.landed) == 1
+    bench.engine.believed[0] = HERE["h1"]
+    bench.batch()
+    assert bench.placing.strays() == {task(0)}
 
 
 def test_a_lost_host_drops_what_was_on_its_way_there_until_it_is_back(tmp_path):

@@ -11,7 +11,7 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from elastream.clouds.executors import ExecutorProvider
@@ -427,8 +427,15 @@ class Hosts(HostLedger):
         with self._lock:
             return frozenset(name for name in self.usable if not self._records[name].settled)
 
-    def step(self, *, batch: int, idle: bool, holds: Callable[[str], bool]) -> None:
-        """Do what is due. `batch` counts rounds of batches; `idle`: none is under way; `holds`: a host has state."""
+    def step(self, *, batch: int, idle: bool, holds: Callable[[str], bool], overrun: Collection[str] = frozenset()) -> None:
+        """Do what is due.
+
+        Args:
+            batch: Rounds of batches so far.
+            idle: True if none is under way.
+            holds: Tells if a host has state.
+            overrun: Hosts whose only tasks are strays. A drain of one would last as long as the others are busy.
+        """
         with self._lock:
             for name, lease in self.active.items():
                 record = self._records[name]
@@ -449,6 +456,8 @@ class Hosts(HostLedger):
                         if record.settles_after is None:
                             record.settles_after = batch + SETTLING_BATCHES
                         record.settled = record.settled or batch > record.settles_after
+                        if lease.state is HostState.DRAINING and name in overrun and record.executor is not None:
+                            self._fence_off(record, record.executor, batch)
                     case HostState.RELEASING:
                         self._give_back(name, record, batch, idle, holds)
             self._release_ended()
@@ -544,11 +553,15 @@ class Hosts(HostLedger):
             grace = max(0.0, deadline - DEADLINE_MARGIN_S - record.waiting_since)
         timed_out = self._clock() - record.waiting_since > grace
         if executor is not None and record.fenced != executor.id:
-            if not executor.endless and (timed_out or not holds(name)):
-                self._fence(executor.id)
-                record.fenced, record.fenced_batch, record.waiting_since = executor.id, batch, self._clock()
+            if timed_out or not holds(name):
+                self._fence_off(record, executor, batch)
         elif executor is None or self._may_end(executor, record, timed_out or batch - record.fenced_batch >= GRACE_BATCHES):
             record.provider.release([name])
+
+    def _fence_off(self, record: HostRecord, executor: Executor, batch: int) -> None:
+        if record.fenced != executor.id and not executor.endless:
+            self._fence(executor.id)
+            record.fenced, record.fenced_batch, record.waiting_since = executor.id, batch, self._clock()
 
     def _may_end(self, executor: Executor, record: HostRecord, grace_over: bool) -> bool:
         if executor.endless or not (executor.uses and grace_over):

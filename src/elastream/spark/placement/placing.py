@@ -71,7 +71,7 @@ class PreloadThreads:
 
 
 # Reports to Spark; one or two are normal.
-MAX_REPORTS = 20
+STRAYS_AFTER, MAX_REPORTS = 3, 20
 ENDED_MIGRATIONS = 5_000
 # A restarted query comes back within minutes.
 PLAN_RETENTION_S = 3600.0
@@ -146,6 +146,14 @@ class Placing:
     def targets(self) -> Mapping[TaskId, str]:
         with self._lock:
             return {task: each.migration.host for task, each in self._under_way.items()}
+
+    def strays(self) -> frozenset[TaskId]:
+        """Return the tasks that Spark knows to belong elsewhere and still runs where they were.
+
+        It does so while the executor with their state is busy for longer than `spark.locality.wait`.
+        """
+        with self._lock:
+            return frozenset(task for task, each in self._under_way.items() if self._strays(each.migration))
 
     def migrations(self) -> tuple[Migration, ...]:
         with self._lock:
@@ -248,6 +256,9 @@ class Placing:
 
     # -- steps, under the lock -----------------------------------------------------------------------------------------
 
+    def _strays(self, migration: Migration) -> bool:
+        return migration.flips >= STRAYS_AFTER or self._landed_on.get(migration.task) == migration.host
+
     def _request(self, task: TaskId, host: str, why: str) -> None:
         if (running := self._under_way.get(task)) is not None:
             if running.migration.host == host:
@@ -312,7 +323,12 @@ class Placing:
         fresh = {host for host in hosts if target(host) not in occupied}
         copied = self.replica_hosts() if waiting else {}
         loads: dict[tuple[str, bool], StatePreload] = {}
-        for each in sorted(waiting, key=lambda each: (-each.migration.benefit, each.migration.since, each.migration.task)):
+
+        def order(each: _ActiveMigration) -> tuple[bool, float, float, TaskId]:
+            move = each.migration  # a stray may come back each time: it holds up no other
+            return self._strays(move), -move.benefit, move.since, move.task
+
+        for each in sorted(waiting, key=order):
             host = each.migration.host
             place, task, keep = target(host), each.migration.task, host in fresh
             if place is not None and host in copied.get(task, ()):
