@@ -28,7 +28,7 @@ from elastream.spark.queries.watched import SessionQueries
 from elastream.spark.reconciler import Reconciler
 from support.fake_clock import FakeClock
 from support.fake_provider import SMALL, FakeProvider
-from support.fake_session import FakeUse, task_line
+from support.fake_session import FakeSession, FakeUse, task_line
 from support.sessions_without_jvm import without_jvm
 from support.waiting import wait_until
 
@@ -84,6 +84,21 @@ def test_a_leased_host_is_warmed_up_and_one_already_there_is_not(spark, driver, 
         driver.also = [["7", "at leased:7", "1", "0", "0", "0"]]
         wait_until(lambda: plant.observe() and plant.hosts.state("leased") is HostState.RUNNING)
         assert warmed == [("7", None)]
+    finally:
+        plant.close()
+
+
+def test_an_executor_that_spark_is_asked_for_is_warmed_up(spark, driver, monkeypatch):
+    warmed, session = [], FakeSession({"0": ("10.0.0.2", 1, 0, False)})
+    session.executors = Executors(session)
+    monkeypatch.setattr(module, "warm_up", lambda session, driver, executor, scratch: warmed.append(executor.id))
+    plant = attach(spark, Capabilities(driver), AutopilotSettings(max_hosts=4), Leasing(asks=True), client=session)
+    try:
+        plant.observe()
+        plant.hosts.lease("asked", SMALL)
+        session.there["7"] = ("10.0.0.7", 1, 0, False)
+        wait_until(lambda: plant.observe() and plant.hosts.state("asked") is HostState.RUNNING)
+        assert warmed == ["7"]
     finally:
         plant.close()
 

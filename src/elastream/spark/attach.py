@@ -113,8 +113,8 @@ def attach(  # noqa: C901
     offer = ProviderOffer(tuple(kinds), max_hosts, patience=EXECUTOR_START_TIMEOUT_S)
     session = provider if isinstance(provider, ExecutorProvider) else ExecutorProvider(offer, client, allowed=can.allowed)
 
-    # Only executors on leased hosts are warmed up: elsewhere this package may be missing.
-    warm = None if provider is None or observe_only else lambda executor: warm_up(spark, driver, executor, None)
+    # Executors that were there are warm; a requested one would delay the batches that it is requested for.
+    warm = None if observe_only else lambda executor: warm_up(spark, driver, executor, None)
     log_of_leases = None if provider is None or observe_only or leases is None else leases.counted_from(clock.epoch)
     hosts = Hosts(
         client.executors,

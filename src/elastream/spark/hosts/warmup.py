@@ -108,8 +108,10 @@ def _touch() -> Callable[[Iterator["pa.RecordBatch"]], Iterator["pa.RecordBatch"
     rows = ROWS_PER_TASK
 
     def touch(batches: Iterator["pa.RecordBatch"]) -> Iterator["pa.RecordBatch"]:
-        import pandas  # noqa: F401 - what operators and PySpark's own workers import at first use
         import pyarrow as pa
+
+        with contextlib.suppress(ImportError):
+            import pandas  # noqa: F401 - what operators and PySpark's own workers import at first use
 
         for _ in batches:
             yield pa.record_batch([pa.array([f"word {number}" for number in range(rows)])], names=["word"])
