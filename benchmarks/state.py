@@ -138,18 +138,22 @@ def first(report: Report, quick: bool) -> None:
         report.at_most(f"{what}, worst of {len(each)}", max(each), SPREAD_BAR)
 
 
-def shrunk(made: Bed, *, asks: bool = True) -> tuple[int, str]:
-    """Release hosts until arbitration refuses, if it is asked, or one is left; return how many are, and the refusal."""
+def shrunk(made: Bed, *, asks: bool = True) -> tuple[int, int, str]:
+    """Release hosts until arbitration refuses, if it is asked, or one is left.
+
+    Returns:
+        Hosts left, the fewest that hold the state, and the refusal.
+    """
     plant = made.plant
     while len(plant.hosts.usable) > 1:
         seen = plant.observe()
         release = ReleaseHost(seen.usable[-1])
         (proposal,) = arbitrate([Proposal(release, "benchmark")], seen)
         if asks and proposal.refused:
-            return len(seen.usable), proposal.refused
+            return len(seen.usable), fewest(seen), proposal.refused
         made.release(release.host)
         made.more(2)
-    return 1, ""
+    return 1, 1, ""
 
 
 def fewest(seen: Observation) -> int:
@@ -244,14 +248,13 @@ def shrink(store: StateStore, report: Report, quick: bool) -> None:
     ):
         made.plant.reconciler._usual_limits = MigrationLimits(per_host=None)  # no latency to keep
         for number in range(QUICK_SHRINKINGS if quick else SHRINKINGS):
-            seen = made.plant.observe()
             executors = set(made.plant.hosts.host_of())
-            hosts, refused = shrunk(made)
+            hosts, needed, refused = shrunk(made)
             gone = executors - set(made.plant.hosts.host_of())
             lost = sum(each.state is HostState.LOST for each in made.plant.hosts.leases.values())
             kills = max(kills, lost, len(gone) - (FIRST_HOSTS - hosts), groups.killed if groups else 0)
             left.append(hosts)
-            least.append(fewest(seen))
+            least.append(needed)
             progress(f"{number + 1}: {hosts} hosts left, {least[-1]} at least; {kills} killed; {refused}")
             made.whole(FIRST_HOSTS)
             made.spread()
