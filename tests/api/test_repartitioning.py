@@ -14,7 +14,7 @@ from elastream import Dataflow, run
 from elastream.api import repartitioning
 from elastream.api.repartitioning import RETRY_S, RepartitionExtension, RunCheckpoints, more_partitions
 from elastream.checkpoints import repartition as changes
-from elastream.checkpoints.pause import Pause, add_pause
+from elastream.checkpoints.repartition import Pause, add_pause
 from elastream.cli.app import app
 from elastream.control.width import DAY_S
 from elastream.core.action import Repartition
