@@ -20,10 +20,9 @@ from elastream.cli.key_tables import tables
 from elastream.cli.manager import manager
 from elastream.cli.options import Verbosity
 from elastream.cli.orders import pause, send, stop, unpause, update
-from elastream.cli.prices import prices
 from elastream.cli.run import run
 from elastream.cli.runs import ls, report, serve, status
-from elastream.cli.simulate import simulate
+from elastream.cli.simulate import prices, simulate
 from elastream.cli.state import repartition, state
 from elastream.errors import ElastreamError, missing
 
