@@ -33,7 +33,7 @@ from pathlib import Path
 
 from elastream.api.run import Command, launcher
 from support.example_run import example_context, play
-from elastream.api.showing import shown
+from elastream.dashboard.showing import shown
 from elastream.recording.directory import RunDirectory
 from elastream.recording.recorder import Recorder
 from elastream.errors import ElastreamError
