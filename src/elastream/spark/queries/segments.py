@@ -74,7 +74,7 @@ def composition_left(
     layout: Layout, directory: RunDirectory, new: Composition, codec: CompositionCodec | None = None
 ) -> Composition:
     """Return the last composition requested by an earlier driver, or `new` if there was none. Its version increases."""
-    requested = read_request(directory.wanted)
+    requested = read_request(directory.composition_request)
     if not requested.partitions:
         return new
     widths = {name: width for name, width in requested.partitions.items() if name in layout.graph.by_name}
@@ -96,7 +96,7 @@ def newest_version(layout: Layout, directory: RunDirectory) -> int:
 
     If a run resumes from a copy of its driver's files, batches may have been planned under a later one than the copy holds.
     """
-    versions = [read_request(directory.wanted).version]
+    versions = [read_request(directory.composition_request).version]
     for segment in layout.segments:
         checkpoint, inputs = directory.checkpoint(segment.name), directory.inputs(segment.name)
         if (planned := latest_batch(checkpoint)) >= 0:
