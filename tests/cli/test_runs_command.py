@@ -6,22 +6,17 @@ import socket
 import threading
 
 import pytest
-from typer.testing import CliRunner
 
-from elastream.cli.app import app
 from elastream.control.loop import Loop
 from elastream.policies.static import Static
 from elastream.recording.directory import RunDirectory
 from elastream.recording.manifest import Manifest, run_lock, write_manifest
 from elastream.recording.recorder import Recorder
 from elastream.recording.run_state import StopRequests, state_of
+from support.commands import invoke
 from support.fake_plant import FakePlant
 from support.page_runs import new_run
 from support.waiting import wait_until
-
-
-def invoke(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 def folder(root, started=1000.0):
