@@ -32,8 +32,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from elastream.checkpoints import repartition as changes
-from elastream.checkpoints.pause import read_pauses
-from elastream.checkpoints.repartition import PAUSES, QUIET_S, predicted
+from elastream.checkpoints.repartition import PAUSES, QUIET_S, predicted, read_pauses
 from elastream.checkpoints.state import checkpoint_state
 from elastream.clouds.local.java import cache_folder
 from elastream.spark.jvm.session import session_settings

@@ -12,7 +12,7 @@ from elastream.advice.event_log import EventLog
 from elastream.advice.service import Arrivals, BatchModel, Latency, cross_validated
 from elastream.advice.sizing import size
 from elastream.core.lateness import StageTimes
-from support.event_logs import LogOf, Query
+from support.event_logs import LogOf, Query, only_query
 from support.event_logs import Stage as StageOfLog
 
 A_RECORD, A_BATCH, DRIVER = 0.004, 0.4, 0.3
@@ -42,13 +42,8 @@ def without_tasks(application, cores=None):
     return application
 
 
-def the_query(application):
-    (query,) = application.queries.values()
-    return query
-
-
 def test_model_knows_batches_of_other_fleets():
-    query = the_query(logged(2))
+    query = only_query(logged(2))
     model = BatchModel.of(query, query.warm, lambda at: 4)
     for rows, slots in ((500, 4), (2000, 4), (2000, 1), (2000, 8)):
         assert model.seconds(rows, slots) == pytest.approx(DRIVER + (A_BATCH + A_RECORD * rows) / slots, rel=0.02)
@@ -56,7 +51,7 @@ def test_model_knows_batches_of_other_fleets():
 
 @pytest.mark.parametrize("every", [5.0, 0.0], ids=["a trigger", "no trigger"])
 def test_other_fleet_has_the_predicted_latencies(every):
-    here, there = logged(2, every=every), the_query(logged(4, every=every))
+    here, there = logged(2, every=every), only_query(logged(4, every=every))
     sizing = size(here, 10.0, 0.1, {})
     point = next(point for point in sizing.curve if point.hosts == 4)
     ran = Latency.logged(there, there.warm, 10.0)
@@ -65,7 +60,7 @@ def test_other_fleet_has_the_predicted_latencies(every):
 
 def test_fleet_that_overruns_its_trigger_has_the_predicted_latencies():
     rate = lambda at: 250.0 + 150.0 * math.sin(at / 100)  # noqa: E731
-    there = the_query(logged(1, every=2.0, rate=rate))
+    there = only_query(logged(1, every=2.0, rate=rate))
     point = next(point for point in size(logged(2, every=2.0, rate=rate), 10.0, 0.1, {}).curve if point.hosts == 1)
     ran = Latency.logged(there, there.warm, 10.0)
     assert sum(batch.seconds > 2.0 for batch in there.warm) > 50
@@ -119,7 +114,7 @@ def test_commits_of_state_are_no_work_of_records():
 
 
 def test_one_half_of_a_log_predicts_the_other():
-    query = the_query(logged(2))
+    query = only_query(logged(2))
     assert max(cross_validated(query, query.warm, lambda at: 4, 10.0, math.inf)) < 0.05
 
 
@@ -164,14 +159,14 @@ def test_batches_of_one_size_leave_the_work_of_a_record_open():
 
 def test_limited_source_that_reports_no_backlog_has_no_sizes():
     application = logged(2)
-    sizing = size(application, 10.0, math.nan, {the_query(application).id: 1000.0})
+    sizing = size(application, 10.0, math.nan, {only_query(application).id: 1000.0})
     assert sizing.curve == ()
     assert any("does not report what waits" in each for each in sizing.unknown)
 
 
 def test_progress_alone_knows_the_work_of_a_record():
     application = without_tasks(logged(2))
-    query = the_query(application)
+    query = only_query(application)
     model = BatchModel.of(query, query.warm, lambda at: 4)
     for rows, slots in ((500, 4), (2000, 4), (2000, 1), (2000, 8)):
         # Fixed work of tasks, which progress does not tell from that of the driver, is taken to stay.
@@ -207,7 +202,7 @@ def test_arrivals_follow_the_times_of_first_and_last_records():
 
 
 def test_query_with_little_work_has_no_sizes_beside_an_unknown_one():
-    application, heavy = logged(2), the_query(logged(2, batches=6, rate=lambda at: 10_000.0))
+    application, heavy = logged(2), only_query(logged(2, batches=6, rate=lambda at: 10_000.0))
     heavy.name = "heavy"
     application.queries["heavy"] = heavy
     sizing = size(application, 10.0, math.nan, {})
@@ -232,7 +227,7 @@ def test_memory_grows_with_batches_and_not_with_their_square():
 
 
 def test_arrivals_after_an_idle_time_come_after_the_last_poll():
-    query = the_query(logged(2, every=0.0, batches=30))
+    query = only_query(logged(2, every=0.0, batches=30))
     late = query.batches[-1]
     gap = Arrivals.of(query, [*list(query.batches)[:-1], LoggedBatch(99, late.end + 60.0, 1.0, 50.0)])
     assert gap.by(late.end + 59.5) == gap.by(late.end)

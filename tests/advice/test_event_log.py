@@ -8,7 +8,7 @@ from elastream.advice.advice import advise
 from elastream.advice.application import Application
 from elastream.advice.sources import read_source
 from elastream.errors import InputError
-from support.event_logs import LogOf, Query, Stage, progress
+from support.event_logs import LogOf, Query, Stage, only_query, progress
 
 METRICS = {"metrics": {"avgOffsetsBehindLatest": "36.5"}}
 KAFKA = {
@@ -29,25 +29,20 @@ def log_of(*batches, executors=(2, 2), query=None):
     return log
 
 
-def query_of(application):
-    (query,) = application.queries.values()
-    return query
-
-
 def test_stages_that_run_at_once_stand_in_the_order_of_the_plan(tmp_path):
     log = log_of(*[100] * 12)
     completed = [each["Stage Info"] for each in log.events if each["Event"] == "SparkListenerStageCompleted"]
     for first, second in zip(completed[::4], completed[1::4], strict=True):  # in every other batch
         first["Submission Time"], second["Submission Time"] = second["Submission Time"], first["Submission Time"]
         first["Completion Time"], second["Completion Time"] = second["Completion Time"], first["Completion Time"]
-    batches = query_of(read_source(str(log.write(tmp_path / "log")))).batches
+    batches = only_query(read_source(str(log.write(tmp_path / "log")))).batches
     assert {tuple(stage.times.tasks for stage in batch.stages) for batch in batches} == {(2, 1)}
 
 
 def test_batches_have_the_stages_of_their_tasks(tmp_path):
     application = read_source(str(log_of(100, 120).write(tmp_path / "log")))
     assert (application.name, application.version, application.slots(application.begun + 1)) == ("shop", "4.1.0", 4)
-    first, second = query_of(application).batches
+    first, second = only_query(application).batches
     assert [(each.times.tasks, each.times.shuffled) for each in first.stages] == [(2, False), (1, True)]
     assert second.stages[0].times.longest == 0.5
     assert (second.rows, second.stages[0].records, second.stages[1].records) == (120, 120, 120)
@@ -55,13 +50,13 @@ def test_batches_have_the_stages_of_their_tasks(tmp_path):
 
 
 def test_trigger_follows_from_the_starts_of_batches(tmp_path):
-    assert query_of(read_source(str(log_of(*[100] * 8).write(tmp_path / "log")))).trigger == 10.0
+    assert only_query(read_source(str(log_of(*[100] * 8).write(tmp_path / "log")))).trigger == 10.0
     log = LogOf()
     for number in range(9):
         log.batch(Query(), number, 1.37 * number, 50, [Stage([0.5])])
     assert (
-        query_of(read_source(str(log.write(tmp_path / "other")))).trigger
-        != query_of(read_source(str(tmp_path / "log"))).trigger
+        only_query(read_source(str(log.write(tmp_path / "other")))).trigger
+        != only_query(read_source(str(tmp_path / "log"))).trigger
     )
 
 
@@ -72,7 +67,7 @@ def test_torn_lines_and_unknown_fields_are_skipped_and_counted(tmp_path):
     path = tmp_path / "log"
     path.write_text("\n".join(log.lines()) + '\n{"Event":"SparkListenerTaskEnd","Stage ID":4,"Sta')
     application = read_source(str(path))
-    assert len(query_of(application).batches) == 3
+    assert len(only_query(application).batches) == 3
     assert application.unreadable == 1
 
 
@@ -103,13 +98,13 @@ def test_idle_triggers_are_no_batches(tmp_path):
     idle = progress(Query(), 1, 15.0, 0.01, 0)
     del idle["durationMs"]["addBatch"]
     log.add("org.apache.spark.sql.streaming.StreamingQueryListener$QueryProgressEvent", progress=idle)
-    assert len(query_of(read_source(str(log.write(tmp_path / "log")))).batches) == 2
+    assert len(only_query(read_source(str(log.write(tmp_path / "log")))).batches) == 2
 
 
 def test_batch_that_ran_again_after_a_restart_counts_once(tmp_path):
     log = log_of(100, 120)
     log.batch(Query(), 1, 60.0, 120, [Stage([0.5], 120)])
-    batches = query_of(read_source(str(log.write(tmp_path / "log")))).batches
+    batches = only_query(read_source(str(log.write(tmp_path / "log")))).batches
     assert [batch.number for batch in batches] == [0, 1]
 
 
@@ -119,7 +114,7 @@ def test_offsets_of_kafka_tell_rows_and_lag(tmp_path):
     ]
     path = tmp_path / "progress.jsonl"
     path.write_text("\n".join(map(json.dumps, lines)))
-    batch = query_of(read_source(str(path))).batches[-1]
+    batch = only_query(read_source(str(path))).batches[-1]
     assert (batch.rows, batch.behind) == (100, 109.5)
     assert (batch.lag.partition, batch.lag.records, batch.lag.partitions) == ("t-0", 100, 3)
 
@@ -131,13 +126,13 @@ def test_progress_may_hold_offsets_as_json_or_as_text(tmp_path):
     ]
     path = tmp_path / "progress.jsonl"
     path.write_text("\n".join(json.dumps({"progress": line}) for line in lines))
-    assert query_of(read_source(str(path))).batches[-1].behind == 109.5
+    assert only_query(read_source(str(path))).batches[-1].behind == 109.5
 
 
 def test_failure_of_a_query_is_read(tmp_path):
     log = log_of(100)
     log.ended(Query(), "java.lang.Boom: no disk\n\tat x")
-    assert query_of(read_source(str(log.write(tmp_path / "log")))).failure == "java.lang.Boom: no disk"
+    assert only_query(read_source(str(log.write(tmp_path / "log")))).failure == "java.lang.Boom: no disk"
 
 
 def test_log_of_a_batch_job_is_refused(tmp_path):
@@ -183,13 +178,13 @@ def test_file_of_another_kind_is_refused(content, why, tmp_path):
 
 def test_progress_may_be_one_array_as_recent_progress_is(tmp_path):
     (tmp_path / "recent").write_text(json.dumps([PROGRESS, progress(Query(), 1, 10.0, 1.0, 100)]))
-    assert len(query_of(read_source(str(tmp_path / "recent"))).batches) == 2
+    assert len(only_query(read_source(str(tmp_path / "recent"))).batches) == 2
 
 
 def test_log_without_its_beginning_is_read_from_the_next_line(tmp_path):
     (tmp_path / "tail").write_bytes(log_of(100, 120).write(tmp_path / "log").read_bytes()[20:])
     application = read_source(str(tmp_path / "tail"))
-    assert (len(query_of(application).batches), application.unreadable) == (2, 1)
+    assert (len(only_query(application).batches), application.unreadable) == (2, 1)
 
 
 @pytest.mark.parametrize("name", ["spark.task.cpus", "spark.locality.wait", "spark.dynamicAllocation.enabled"])

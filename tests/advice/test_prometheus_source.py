@@ -10,6 +10,7 @@ from elastream.advice.application import KEPT_BATCHES
 from elastream.advice.findings import findings_of
 from elastream.advice.sources import read_source
 from elastream.errors import InputError
+from support.event_logs import only_query
 from support.web_pages import served
 
 START, STEP = 1_800_000_000.0, 15.0
@@ -46,11 +47,6 @@ def read(result):
         return read_source(address)
 
 
-def query_of(application):
-    (query,) = application.queries.values()
-    return query
-
-
 @pytest.mark.parametrize("wrong", [[{"metric": [], "values": []}], [None], "none"])
 def test_result_of_another_form_is_named(wrong):
     with pytest.raises(InputError, match="in a form that is not Prometheus's"):
@@ -59,7 +55,7 @@ def test_result_of_another_form_is_named(wrong):
 
 def test_gauges_of_spark_give_batches_and_their_trigger():
     application = read(gauges())
-    query = query_of(application)
+    query = only_query(application)
     assert (application.name, query.name, query.trigger) == ("app_1", "counts", 5.0)
     assert len(query.batches) == pytest.approx(119 * 3, abs=3)
     batch = query.batches[100]
@@ -84,7 +80,7 @@ def test_state_that_grows_without_a_watermark_is_found():
 
 
 def test_batches_longer_than_the_trigger_follow_each_other():
-    query = query_of(read(gauges(seconds=lambda n, rows: 8.0)))
+    query = only_query(read(gauges(seconds=lambda n, rows: 8.0)))
     assert query.batches[9].start - query.batches[8].start == pytest.approx(8.0)
 
 
@@ -101,7 +97,7 @@ def brief_batches(seconds):
 
 
 def test_newest_of_many_batches_are_kept_and_no_other_is_made():
-    query = query_of(read(brief_batches(2e-3)))
+    query = only_query(read(brief_batches(2e-3)))
     assert len(query.batches) == KEPT_BATCHES
     assert query.batches[-1].start == START + 86_400.0 * 299 - 2.0
     assert query.dropped == 299 * 43_200 - KEPT_BATCHES
@@ -121,7 +117,7 @@ def test_trigger_shows_in_scrapes_that_count_one_batch_more_or_less(trigger):
         series(f"{duration}_sum", [1.5 * n for n in number], **labels),
         series("elastream_query_latency_seconds_count", [400 * n for n in number], **labels),
     ]
-    query = query_of(read(result))
+    query = only_query(read(result))
     assert query.trigger == trigger
     assert sum(batch.rows for batch in query.batches) == pytest.approx(400 * number[-1], rel=0.02)
 
@@ -138,7 +134,7 @@ def test_metrics_of_elastream_give_its_target_and_alarms():
     ]
     with served(answering(result)) as address:
         advice = advise(address)
-    batch = query_of(advice.application).batches[5]
+    batch = only_query(advice.application).batches[5]
     assert (batch.rows, batch.seconds, advice.target) == (pytest.approx(2000), 1.5, 4.0)
     assert [each.evidence for each in advice.findings if "the alarm of cloud stands" in each.evidence]
 

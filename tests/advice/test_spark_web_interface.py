@@ -9,6 +9,7 @@ from elastream.advice.findings import findings_of
 from elastream.advice.sizing import size
 from elastream.advice.sources import read_source
 from elastream.errors import InputError
+from support.event_logs import only_query
 from support.web_pages import served
 
 ID, RUN = "c349b995-737d-4239-8127-fbc0f88c52da", "3a42e9cb-74ff-4247-b32f-ba4ec1e82fd7"
@@ -95,23 +96,18 @@ def pages(*, batches=30, root="", stages=stage, **more):
     return texts | {f"{root}/StreamingQuery/statistics/": statistics_page(batches, **more)}
 
 
-def query_of(application):
-    (query,) = application.queries.values()
-    return query
-
-
 @pytest.mark.parametrize(
     ("shown", "name"), [("R&amp;D, &lt;new&gt;", "R&D, <new>"), ("&lt;no name&gt;", f"query {ID[:8]}")]
 )
 def test_name_of_a_query_is_as_its_job_gave_it(shown, name):
     with served(pages(name=shown)) as address:
-        assert query_of(read_source(address)).name == name
+        assert only_query(read_source(address)).name == name
 
 
 def test_running_application_has_batches_with_stages_and_sizes():
     with served(pages()) as address:
         application = read_source(address)
-    query = query_of(application)
+    query = only_query(application)
     assert (application.name, application.version, application.slots(START_MS / 1e3 + 9)) == ("shop", "4.1.0", 4)
     assert (query.name, len(query.batches), query.trigger) == ("counts", 30, 5.0)
     batch = query.batches[4]
@@ -130,7 +126,7 @@ def test_address_may_be_that_of_any_page(path):
 
 def test_application_of_a_history_server_is_named_in_the_address():
     with served(pages(root="/history/app-1")) as address:
-        assert len(query_of(read_source(f"{address}/history/app-1/jobs/")).batches) == 30
+        assert len(only_query(read_source(f"{address}/history/app-1/jobs/")).batches) == 30
 
 
 def test_growing_state_is_found_on_the_page_of_the_query():
@@ -144,7 +140,7 @@ def test_python_that_hides_its_work_is_no_slow_sink():
     for details, python in (("org.apache.spark", False), ("py4j.GatewayConnection", True)):
         batches = pages(stages=lambda n, batch, details=details: stage(n, batch, details=details, **slow))
         with served(batches) as address:
-            assert query_of(read_source(address)).batches[5].stages[0].times.python is python
+            assert only_query(read_source(address)).batches[5].stages[0].times.python is python
 
 
 def test_several_applications_ask_for_one():

@@ -27,7 +27,7 @@ import sys
 sys.path.insert(0, {str(TESTS)!r})
 from pathlib import Path
 from elastream import RunResult
-from elastream.api.showing import shown
+from elastream.dashboard.showing import shown
 from elastream.recording.directory import RunDirectory
 from elastream.recording.recorder import Recorder
 from elastream.settings import CommandSettings

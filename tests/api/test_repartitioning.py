@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from checkpoints.test_state import checkpoint
 from control.test_width import late
@@ -14,8 +13,7 @@ from elastream import Dataflow, run
 from elastream.api import repartitioning
 from elastream.api.repartitioning import RETRY_S, RepartitionExtension, RunCheckpoints, more_partitions
 from elastream.checkpoints import repartition as changes
-from elastream.checkpoints.pause import Pause, add_pause
-from elastream.cli.app import app
+from elastream.checkpoints.repartition import Pause, add_pause
 from elastream.control.width import DAY_S
 from elastream.core.action import Repartition
 from elastream.core.alarm import Alarms
@@ -23,6 +21,7 @@ from elastream.core.width import RepartitionRule
 from elastream.dataflow.endpoints import collect, records
 from elastream.errors import ElastreamError
 from elastream.recording.directory import RunDirectory
+from support.commands import invoke
 
 MIDNIGHT = datetime(2026, 11, 29, tzinfo=UTC).timestamp()
 RULE = RepartitionRule("0 3 * * *", 60.0)
@@ -158,6 +157,6 @@ def test_wrong_expression_in_a_document_names_its_line(tmp_path):
         "dataflow: f\nstate_store: disk\nrepartition: {when: 0 3 * *, longest_pause: 1m}\noperators:\n"
         "  s: {source: simulated}\n  k: {from: s, key_by: a, aggregate: {n: count(*)}}\n  o: {from: k, sink: simulated}\n"
     )
-    result = CliRunner().invoke(app, ["check", str(file)])
+    result = invoke("check", file)
     assert result.exit_code == 2
     assert f"{file}:3: repartition.when: '0 3 * *' is no cron" in result.stderr

@@ -6,14 +6,13 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from elastream.bench.demand import Demand, elastic_table, fewest, figures_of, holds, page_of, table_of
 from elastream.bench.runs import Outcome
 from elastream.bench.service import Batch, Service, lag_growth
-from elastream.cli.app import app
 from elastream.evaluation.page import render
 from elastream.loads import constant
+from support.commands import invoke
 
 LOAD = constant("10/s", lasts=40.0)
 
@@ -77,12 +76,12 @@ def test_elastic_demand_stands_beside_the_fewest_that_are_fixed():
 
 @pytest.mark.parametrize("workload", ["nexmark", "nexmark:q99", "magic"])
 def test_unknown_workload_ends_with_one_sentence_and_status_2(workload):
-    result = CliRunner().invoke(app, ["bench", "demand", workload])
+    result = invoke("bench", "demand", workload)
     assert result.exit_code == 2
     assert "there is no" in result.stderr
 
 
 def test_rate_that_no_machine_makes_ends_before_a_cluster_starts():
-    result = CliRunner().invoke(app, ["bench", "demand", "shuffle", "--rate", "900M/s"])
+    result = invoke("bench", "demand", "shuffle", "--rate", "900M/s")
     assert result.exit_code == 2
     assert "is more than this machine can make" in result.stderr

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from elastream.bench import suite
 from elastream.bench.arms import Causes, Cluster, Pool, Scripted, arm_of
@@ -18,13 +17,13 @@ from elastream.bench.nexmark.workload import Nexmark, queries_of, query_of
 from elastream.bench.runs import Outcome, Setup, costs_of, pools_of, shares_of
 from elastream.bench.service import Batch, Service, batches_of, service
 from elastream.bench.shapes import SHAPES, load_of
-from elastream.cli.app import app
 from elastream.clouds.provider import SMALL
 from elastream.core.lateness import Diagnosis
 from elastream.errors import EnvironmentProblem, InputError
 from elastream.evaluation.page import render
 from elastream.loads import constant
 from elastream.policies.by_load import ByLoad
+from support.commands import invoke
 from support.fake_plant import FakePlant
 
 LOAD = constant("10/s", lasts=10.0)
@@ -45,7 +44,7 @@ def workload(name, rate=10.0, target=None):
 
 
 def bench(*arguments):
-    return CliRunner().invoke(app, ["bench", "nexmark", *arguments])
+    return invoke("bench", "nexmark", *arguments)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

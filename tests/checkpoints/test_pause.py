@@ -2,7 +2,7 @@
 
 import pytest
 
-from elastream.checkpoints.pause import MOST, Pause, add_pause, predicted_pause, read_pauses
+from elastream.checkpoints.repartition import MOST_PAUSES, Pause, add_pause, predicted_pause, read_pauses
 
 
 def pause(partitions, megabytes):
@@ -36,8 +36,8 @@ def test_without_earlier_repartitions_the_pause_is_unknown(tmp_path):
 
 def test_newest_pauses_are_kept_and_torn_lines_are_left_out(tmp_path):
     file = tmp_path / "cache" / "pauses.jsonl"
-    for number in range(MOST + 3):
+    for number in range(MOST_PAUSES + 3):
         add_pause(file, pause(number + 1, 10.0))
     with file.open("a") as torn:
         torn.write('{"partitions": 3}\nnonsense\n')
-    assert [each.partitions for each in read_pauses(file)] == list(range(4, MOST + 4))
+    assert [each.partitions for each in read_pauses(file)] == list(range(4, MOST_PAUSES + 4))

@@ -8,12 +8,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from elastream.checkpoints.repartition import _exchange, check_repartition
 from elastream.checkpoints.state import PROVIDER, ROCKSDB, WIDTH, checkpoint_state, checkpoints_of
-from elastream.cli.app import app
 from elastream.errors import EnvironmentProblem, InputError
+from support.commands import invoke
 
 BATCH = 4
 
@@ -98,7 +97,7 @@ def test_query_that_just_wrote_is_running(tmp_path: Path) -> None:
 
 def test_what_is_no_checkpoint_is_named(tmp_path: Path) -> None:
     for command in (["state"], ["repartition", "--partitions", "4"]):
-        result = CliRunner().invoke(app, [*command, str(tmp_path)])
+        result = invoke(*command, tmp_path)
         assert result.exit_code == 2
         assert result.stderr.startswith(f"elastream: {tmp_path} is no checkpoint and no run")
 
@@ -125,10 +124,10 @@ def test_folders_are_exchanged_or_stay(tmp_path: Path) -> None:
 def test_json_holds_every_partition(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "c", rows=(1, 3))
     assert checkpoints_of(folder) == {"": folder}
-    result = CliRunner().invoke(app, ["state", str(folder), "--json"])
+    result = invoke("state", folder, "--json")
     (query,) = json.loads(result.stdout)
     assert [part["rows"] for part in query["operators"][0]["partitions"]] == [1.0, 3.0]
-    assert CliRunner().invoke(app, ["state", str(folder)]).exit_code == 0
+    assert invoke("state", folder).exit_code == 0
 
 
 def test_checkpoint_before_a_repartition_is_no_query_of_the_run(tmp_path: Path) -> None:

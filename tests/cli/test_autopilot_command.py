@@ -5,14 +5,13 @@ from types import SimpleNamespace
 
 import pytest
 from pyspark.sql import SparkSession
-from typer.testing import CliRunner
 
 from elastream.api import autopilot
-from elastream.cli.app import app
 from elastream.cli.autopilot import LISTENER, submit_options
 from elastream.cli.beside import packed, unpacked
 from elastream.errors import InputError
 from elastream.settings import Address
+from support.commands import invoke
 
 JOB = """
 import sys
@@ -50,7 +49,7 @@ def test_job_gets_one_autopilot_and_its_own_arguments(made, tmp_path, monkeypatc
     (tmp_path / "job.py").write_text(JOB)
     monkeypatch.setitem(sys.modules, "beside", SimpleNamespace(CONTEXT=SimpleNamespace(applicationId="app-1")))
     words = ["autopilot", "--target-latency", "2s", "--max-hosts", "8", str(tmp_path / "job.py"), "--max-hosts", "x"]
-    result = CliRunner().invoke(app, words)
+    result = invoke(*words)
     assert (result.exit_code, result.stdout) == (0, "job --max-hosts x\n"), result.output
     assert made == [("app-1", {"target_latency": 2.0, "max_hosts": 8})]
 
@@ -74,7 +73,7 @@ def test_job_gets_one_autopilot_and_its_own_arguments(made, tmp_path, monkeypatc
     ],
 )
 def test_bad_option_is_one_sentence_before_the_job_starts(words, sentence):
-    result = CliRunner().invoke(app, ["autopilot", *words])
+    result = invoke("autopilot", *words)
     assert result.exit_code == 2
     assert result.stderr.startswith(sentence)
 
@@ -113,7 +112,7 @@ def test_settings_reach_the_process_beside_a_submitted_job(monkeypatch, tmp_path
     monkeypatch.setattr("elastream.spark.jvm.jars.jar_of", lambda sources: "our.jar")
     monkeypatch.setattr("os.execv", lambda path, arguments: words.extend(arguments) or sys.exit(0))
     options = ["--metrics", "127.0.0.1:9400", "--target-latency", "2s", "--policy", "static:2", "--scaling", "max_hosts=4"]
-    result = CliRunner().invoke(app, ["autopilot", *options, str(command), "job.jar"])
+    result = invoke("autopilot", *options, command, "job.jar")
     (word,) = (each for each in words if str(each).startswith("spark.elastream.autopilot="))
     settings = unpacked(word.partition("=")[2])
     assert (settings["metrics"], settings["target_latency"]) == (Address("127.0.0.1", 9400), 2.0), result.output

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from elastream.cli.app import app
 from elastream.recording.recorder import Recording
+from support.commands import invoke
 
 SOUND = """
 from elastream import Dataflow, HostType, Local, run
@@ -35,7 +35,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(program: str) -> Result:
     Path("job.py").write_text(textwrap.dedent(program))
-    return CliRunner().invoke(app, ["run", "job.py", "--no-live"])
+    return invoke("run", "job.py", "--no-live")
 
 
 def program(path: str = "books", cloud: str = "Local()", more: str = "") -> str:
@@ -115,7 +115,7 @@ def test_a_port_in_use_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_runs_folder_that_cannot_be_written_is_named() -> None:
     Path("file").write_text("")
-    result = CliRunner().invoke(app, ["run", str(_written(program())), "--no-live", "--runs", "file/runs"])
+    result = invoke("run", _written(program()), "--no-live", "--runs", "file/runs")
     refused(result, "file/runs")
 
 
@@ -141,7 +141,7 @@ def _written(text: str) -> Path:
 def test_an_experiment_that_cannot_be_run_is_named_with_those_that_can(
     arguments: list[str], named: tuple[str, ...]
 ) -> None:
-    result = CliRunner().invoke(app, ["experiment", *arguments])
+    result = invoke("experiment", *arguments)
     assert result.exit_code == 2
     assert "Traceback" not in result.output
     for name in named:
@@ -150,7 +150,7 @@ def test_an_experiment_that_cannot_be_run_is_named_with_those_that_can(
 
 def test_command_without_experiments_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("elastream.evaluation.experiments.entry_points", lambda group: ())
-    result = CliRunner().invoke(app, ["experiment", "visp"])
+    result = invoke("experiment", "visp")
     assert result.exit_code == 2
     assert "pip install elastream-papers" in result.output
 
@@ -165,10 +165,10 @@ def test_a_run_that_could_not_be_started_keeps_a_recording_that_says_why() -> No
     assert recording.operators
     assert recording.ending is not None
     assert recording.ending.status == "failed"
-    explained = CliRunner().invoke(app, ["explain", str(folder)])
+    explained = invoke("explain", folder)
     assert (explained.exit_code, "no planning round" in explained.stderr) == (2, True)
     assert "the rack is on fire" in explained.stderr
-    reported = CliRunner().invoke(app, ["report", str(folder)])
+    reported = invoke("report", folder)
     assert reported.exit_code == 0, reported.output
     assert "the rack is on fire" in (folder / "report.html").read_text()
 
@@ -188,7 +188,7 @@ USUAL = {"target": "20s", "load": "{constant: {rate: 2k/s, lasts: 1min}}", "cost
 
 def with_document(*command: str, **changed: str) -> Result:
     Path("flow.yaml").write_text(DOCUMENT.format(**(USUAL | changed)))
-    return CliRunner().invoke(app, [*command, "flow.yaml"])
+    return invoke(*command, "flow.yaml")
 
 
 @pytest.mark.parametrize("command", ["check", "simulate", "run"])

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from elastream.cli.app import app
+from support.commands import invoke
 
 GRID = """\
 dataflow: grid
@@ -32,7 +32,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def checked(text: str) -> Result:
     Path("grid.yaml").write_text(text)
-    return CliRunner().invoke(app, ["check", "grid.yaml"])
+    return invoke("check", "grid.yaml")
 
 
 def test_it_shows_alternates_branches_and_signals() -> None:
@@ -48,7 +48,7 @@ def test_it_shows_alternates_branches_and_signals() -> None:
 
 def test_json_has_operators_and_warnings() -> None:
     Path("grid.yaml").write_text(GRID)
-    found = json.loads(CliRunner().invoke(app, ["check", "grid.yaml", "--json"]).stdout)
+    found = json.loads(invoke("check", "grid.yaml", "--json").stdout)
     assert (found["file"], found["dataflow"]) == ("grid.yaml", "grid")
     rows = {row["operator"]: row for row in found["operators"]}
     assert rows["forecast"]["alternates"] == ["exact", "rough"]

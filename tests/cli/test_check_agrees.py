@@ -8,14 +8,14 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from elastream.cli.app import app
 from elastream.dataflow.compiling import plan_queries, simulated_only
 from elastream.dataflow.stages import lay_out
 from elastream.documents.dataflow import load_document
 from elastream.errors import ElastreamError
 from elastream.simulator import make_plant
+from support.commands import invoke
 from support.property_examples import examples
 
 SCHEMAS = ("n long, word string", "n long", "word string", "n int")
@@ -92,7 +92,7 @@ def broken(document: dict[str, Any], data: st.DataObject) -> dict[str, Any]:
 
 def checked(path: Path, document: dict[str, Any]) -> Result:
     path.write_text(json.dumps(document, indent=1).replace("Infinity", ".inf"))
-    return CliRunner().invoke(app, ["check", str(path)])
+    return invoke("check", path)
 
 
 def verdict(path: Path) -> str:

@@ -11,16 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from elastream import __version__
-from elastream.cli.app import COMMANDS, app
+from elastream.cli.app import COMMANDS
 from elastream.core.action import LeaseHost, SetParallelism
 from elastream.core.alarm import Alarm
 from elastream.core.decision import Decision, Fault, Proposal
 from elastream.core.latency import Basis
 from elastream.core.observation import Observation
 from elastream.recording.recorder import Recorder
+from support.commands import invoke
 from support.example_run import example_events, example_header, lacking_decisions, play
 from support.waiting import ended
 
@@ -33,7 +33,7 @@ from pathlib import Path
 
 from elastream.api.run import Command, launcher
 from support.example_run import example_context, play
-from elastream.api.showing import shown
+from elastream.dashboard.showing import shown
 from elastream.recording.directory import RunDirectory
 from elastream.recording.recorder import Recorder
 from elastream.errors import ElastreamError
@@ -62,10 +62,6 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def call(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
 def write(name: str, text: str) -> Path:
     path = Path(name)
     path.write_text(textwrap.dedent(text))
@@ -85,13 +81,13 @@ def recorded() -> Path:
 
 
 def test_the_version_is_the_package_s() -> None:
-    result = call("--version")
+    result = invoke("--version")
     assert (result.exit_code, result.stdout) == (0, f"elastream {__version__}\n")
 
 
 @pytest.mark.parametrize("command", [[], *([command.__name__] for command in COMMANDS)], ids=str)
 def test_every_command_has_help(command: list[str]) -> None:
-    result = call(*command, "--help")
+    result = invoke(*command, "--help")
     assert result.exit_code == 0
     assert "Usage:" in result.stdout
 
@@ -113,14 +109,14 @@ def test_help_and_version_load_no_engine_and_no_templates() -> None:
 def test_options_are_read_from_environment_variables(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ELASTREAM_EXPLAIN_ROUND", "10")
     monkeypatch.setenv("ELASTREAM_VERSION", "1")
-    assert call("explain", recorded).stdout.startswith("round 10 at 0:20")
-    assert call("explain", recorded, "--round", "1").stdout.startswith("round 1 at")
+    assert invoke("explain", recorded).stdout.startswith("round 10 at 0:20")
+    assert invoke("explain", recorded, "--round", "1").stdout.startswith("round 1 at")
     monkeypatch.setenv("ELASTREAM_EXPLAIN_ROUND", "soon")
-    assert call("explain", recorded).exit_code == 2
+    assert invoke("explain", recorded).exit_code == 2
 
 
 def test_options_of_run_stand_in_groups() -> None:
-    text = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["run", "--help"]).stdout
+    text = invoke("run", "--help", columns=200).stdout
     for group in (
         "Goal and policy",
         "Hosts and Spark",
@@ -140,7 +136,7 @@ def test_shell_completion_names_the_commands() -> None:
 
 
 def test_quiet_run_writes_its_report_and_prints_nothing() -> None:
-    result = call("-q", "run", program())
+    result = invoke("-q", "run", program())
     assert (result.exit_code, result.stdout) == (0, "")
     assert Path("runs/word_count-1/report.html").exists()
 
@@ -154,7 +150,7 @@ def test_verbose_command_logs_to_stderr() -> None:
 
 
 def test_a_run_is_followed_summed_up_and_reported_with_the_path_last() -> None:
-    result = call("run", program(), "--record", "copy.jsonl", "--no-live")
+    result = invoke("run", program(), "--record", "copy.jsonl", "--no-live")
     assert result.exit_code == 0, result.output
     assert "word_count: started with policy threshold" in result.stdout
     assert "39,810 in 211 micro-batches" in result.stdout
@@ -164,7 +160,7 @@ def test_a_run_is_followed_summed_up_and_reported_with_the_path_last() -> None:
 
 
 def test_the_report_goes_where_it_is_wanted() -> None:
-    result = call("run", program(), "--runs", "elsewhere", "--report", "mine.html")
+    result = invoke("run", program(), "--runs", "elsewhere", "--report", "mine.html")
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[-1] == "report  mine.html"
     assert Path("mine.html").exists()
@@ -172,7 +168,7 @@ def test_the_report_goes_where_it_is_wanted() -> None:
 
 
 def test_a_run_that_failed_midway_is_reported_as_far_as_it_went() -> None:
-    result = call("run", program(during="raise ElastreamError('the disk is full')", end=False))
+    result = invoke("run", program(during="raise ElastreamError('the disk is full')", end=False))
     assert result.exit_code == 2
     assert result.stderr == "elastream: job.py:26: the disk is full\n"
     assert result.stdout.splitlines()[-1] == "report  runs/word_count-1/report.html"
@@ -181,7 +177,7 @@ def test_a_run_that_failed_midway_is_reported_as_far_as_it_went() -> None:
 
 def test_a_report_that_cannot_be_written_costs_no_result() -> None:
     Path("file").write_text("")
-    result = call("run", program(), "--report", "file/report.html")
+    result = invoke("run", program(), "--report", "file/report.html")
     assert result.exit_code == 0
     (sentence,) = result.stderr.splitlines()
     assert sentence.startswith("elastream: the report file/report.html cannot be written: ")
@@ -190,7 +186,7 @@ def test_a_report_that_cannot_be_written_costs_no_result() -> None:
 
 
 def test_a_summary_that_fails_costs_no_result_and_is_one_sentence() -> None:
-    result = call("run", program(end=False, during="directory.recording.write_text('no recording')"))
+    result = invoke("run", program(end=False, during="directory.recording.write_text('no recording')"))
     assert result.exit_code == 0
     (sentence,) = result.stderr.splitlines()
     assert sentence.startswith("elastream: the run cannot be summed up: ")
@@ -198,14 +194,14 @@ def test_a_summary_that_fails_costs_no_result_and_is_one_sentence() -> None:
 
 def test_a_report_that_cannot_be_written_does_not_hide_what_ended_the_run() -> None:
     Path("file").write_text("")
-    result = call("run", program(during="raise ElastreamError('the disk is full')"), "--report", "file/report.html")
+    result = invoke("run", program(during="raise ElastreamError('the disk is full')"), "--report", "file/report.html")
     first, second = result.stderr.splitlines()
     assert first.startswith("elastream: the report file/report.html cannot be written: ")
     assert second == "elastream: job.py:26: the disk is full"
 
 
 def test_an_interrupt_ends_with_status_130_and_a_report() -> None:
-    result = call("run", program(during="raise KeyboardInterrupt", end=False))
+    result = invoke("run", program(during="raise KeyboardInterrupt", end=False))
     assert result.exit_code == 130
     assert Path("runs/word_count-1/report.html").exists()
     assert "Traceback" not in result.output
@@ -224,13 +220,13 @@ for observer in options.observers:
 )
 def test_a_run_that_ended_in_order_after_an_interrupt_has_status_130(why: str, limit: str | None, status: int) -> None:
     extra = ["--limit", limit] if limit else []
-    result = call("run", program(STOPPED.format(why=why), end=False), *extra)
+    result = invoke("run", program(STOPPED.format(why=why), end=False), *extra)
     assert result.exit_code == status
 
 
 def test_program_is_the_main_module_and_has_its_own_exit_status() -> None:
     write("neighbour.py", "answer = 42\n")
-    result = call("run", program("import neighbour; print(__name__, neighbour.answer, sys.argv); sys.exit(7)"))
+    result = invoke("run", program("import neighbour; print(__name__, neighbour.answer, sys.argv); sys.exit(7)"))
     assert "__main__ 42 ['job.py']" in result.stdout
     assert result.exit_code == 7
 
@@ -254,14 +250,14 @@ def test_program_is_the_main_module_and_has_its_own_exit_status() -> None:
     ],
 )
 def test_a_program_that_fails_is_one_sentence_with_file_and_line(text: str, said: str) -> None:
-    result = call("run", write("broken.py", text))
+    result = invoke("run", write("broken.py", text))
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
     assert result.stderr.startswith(f"elastream: broken.py{said}")
 
 
 def test_a_fault_of_ours_keeps_its_stack_trace() -> None:
     text = "from elastream.core.wording import clock\nclock('not a number')\n"
-    result = call("run", write("broken.py", text))
+    result = invoke("run", write("broken.py", text))
     assert isinstance(result.exception, ValueError)
     assert result.exit_code == 1
 
@@ -282,35 +278,35 @@ def test_a_fault_of_ours_keeps_its_stack_trace() -> None:
 )  # fmt: skip
 def test_what_a_user_can_put_right_is_one_sentence(recorded: Path, arguments: list[str], sentence: str) -> None:
     Path("job.txt").write_text("")
-    result = call(*arguments)
+    result = invoke(*arguments)
     assert (result.exit_code, result.stderr) == (2, f"elastream: {sentence}\n")
 
 
 @pytest.mark.parametrize("arguments", [["--limit", "soon"], ["--limmit", "3s"], []])
 def test_a_wrong_option_is_a_usage_error(arguments: list[str]) -> None:
-    assert call("run", *arguments).exit_code == 2
+    assert invoke("run", *arguments).exit_code == 2
 
 
 def test_a_report_is_written_beside_the_recording(recorded: Path) -> None:
-    result = call("report", recorded)
+    result = invoke("report", recorded)
     assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, f"report  {recorded}/report.html")
     assert (recorded / "report.html").exists()
-    assert call("report", recorded / "recording.jsonl", "-o", "out.html").exit_code == 0
+    assert invoke("report", recorded / "recording.jsonl", "-o", "out.html").exit_code == 0
     assert Path("out.html").exists()
 
 
 def test_explain_lists_what_was_done_and_why(recorded: Path) -> None:
-    out = call("explain", recorded).stdout
+    out = invoke("explain", recorded).stdout
     assert re.search(r"0:20\s+10\s+lease h2 \(small\) \(utilisation 75% is above 70%\)", out)
     assert "of 90 rounds had nothing to do" in out
 
 
 def test_figures_of_a_run_are_printed_as_json(recorded: Path) -> None:
-    rounds = json.loads(call("explain", recorded, "--json").stdout)["rounds"]
+    rounds = json.loads(invoke("explain", recorded, "--json").stdout)["rounds"]
     assert (len(rounds), rounds[9]["time"]) == (90, 20.0)
-    single = json.loads(call("explain", recorded, "--round", "10", "--json").stdout)
+    single = json.loads(invoke("explain", recorded, "--round", "10", "--json").stdout)
     assert single["outcomes"][0]["status"] == "accepted"
-    summary = json.loads(call("report", recorded, "--json").stdout)
+    summary = json.loads(invoke("report", recorded, "--json").stdout)
     assert (summary["status"], summary["rounds"]) == ("finished", 90)
     assert Path(summary["report"]).exists()
 
@@ -318,15 +314,15 @@ def test_figures_of_a_run_are_printed_as_json(recorded: Path) -> None:
 def test_report_is_opened_on_request(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
     monkeypatch.setattr("typer.launch", opened.append)
-    assert call("report", recorded, "--open").exit_code == 0
+    assert invoke("report", recorded, "--open").exit_code == 0
     assert opened == [(recorded / "report.html").resolve().as_uri()]
 
 
 def test_nothing_wraps_in_a_pipe(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
-    narrow = call("explain", recorded).stdout
+    narrow = invoke("explain", recorded).stdout
     monkeypatch.delenv("COLUMNS")
-    wide = call("explain", recorded).stdout
+    wide = invoke("explain", recorded).stdout
     assert len(wide.splitlines()) < len(narrow.splitlines())
     assert wide.split() == narrow.split()
 
@@ -335,7 +331,7 @@ def test_nothing_wraps_in_a_pipe(recorded: Path, monkeypatch: pytest.MonkeyPatch
     "which", [["--round", "10"], ["--at", "20s"], ["--at", "21.5s"], ["--at", "0:20"], ["--at", "0:00:21"]]
 )
 def test_explain_shows_a_round_from_metrics_to_measured_results(recorded: Path, which: list[str]) -> None:
-    out = call("explain", recorded, *which).stdout
+    out = invoke("explain", recorded, *which).stdout
     for part in (
         "round 10 at 0:20 (20.0 s), policy threshold",
         "arrival rate: 83/s",
@@ -347,8 +343,8 @@ def test_explain_shows_a_round_from_metrics_to_measured_results(recorded: Path, 
 
 
 def test_explain_tells_why_a_proposal_was_refused_and_why_nothing_was_done(recorded: Path) -> None:
-    assert "refused: 6 hosts are leased, which is the most allowed" in call("explain", recorded, "--at", "80s").stdout
-    assert "nothing: within its thresholds" in call("explain", recorded, "--round", "1").stdout
+    assert "refused: 6 hosts are leased, which is the most allowed" in invoke("explain", recorded, "--at", "80s").stdout
+    assert "nothing: within its thresholds" in invoke("explain", recorded, "--round", "1").stdout
 
 
 def test_explain_tells_refusals_and_remarks_of_managers() -> None:
@@ -360,16 +356,16 @@ def test_explain_tells_refusals_and_remarks_of_managers() -> None:
     )
     for number in (201, 202):
         recorder.decided(Decision(number, 500.0 + number, "e2df", proposals=refused, note="every host is full"))
-    told = call("explain", "runs/managers-1", "--round", "201").stdout
+    told = invoke("explain", "runs/managers-1", "--round", "201").stdout
     assert "split x 3, by operator manager of split; refused: application manager: no token is left" in told
     assert "lease h9 (small), by region manager of east; refused: infrastructure manager: west has room" in told
     assert "noted\n  every host is full" in told
-    listed = " ".join(call("explain", "runs/managers-1").stdout.split())
+    listed = " ".join(invoke("explain", "runs/managers-1").stdout.split())
     assert listed.count("infrastructure manager: west has room; every host is full") == 1, "told again"
 
 
 def test_a_manager_that_cannot_be_is_one_sentence() -> None:
-    result = call("manager", "manager.yaml")
+    result = invoke("manager", "manager.yaml")
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
     assert "manager.yaml cannot be read: No such file" in result.stderr
 
@@ -382,10 +378,10 @@ def test_explain_lists_alarms_and_shows_those_that_stood_at_a_round() -> None:
     for second in range(4):
         recorder.observed(replace(seen, time=float(second), alarms=(alarm,) if second in (1, 2) else ()))
         recorder.decided(Decision(second + 1, float(second), "threshold"))
-    assert "alarm at 0:01, cleared at 0:03  mover: thread died: KeyError: 'x'" in call("explain", "runs/alarms-1").stdout
-    told = call("explain", "runs/alarms-1", "--round", "3").stdout
+    assert "alarm at 0:01, cleared at 0:03  mover: thread died: KeyError: 'x'" in invoke("explain", "runs/alarms-1").stdout
+    told = invoke("explain", "runs/alarms-1", "--round", "3").stdout
     assert "alarms\n  mover: thread died: KeyError: 'x' (since 1.0 s)\n    Traceback:\n      in step\n" in told
-    assert all("alarms" not in call("explain", "runs/alarms-1", "--round", n).stdout for n in ("1", "4"))
+    assert all("alarms" not in invoke("explain", "runs/alarms-1", "--round", n).stdout for n in ("1", "4"))
 
 
 def test_explain_tells_for_how_long_a_policy_lacked_a_metric() -> None:
@@ -393,10 +389,10 @@ def test_explain_tells_for_how_long_a_policy_lacked_a_metric() -> None:
     recorder.started(example_header())
     for decision in lacking_decisions(4):
         recorder.decided(decision)
-    (line,) = [line for line in call("explain", "runs/lacking-1").stdout.splitlines() if "unknown" in line]
+    (line,) = [line for line in invoke("explain", "runs/lacking-1").stdout.splitlines() if "unknown" in line]
     assert line.split("  ")[-1] == "cannot size: processed rate of 'lines' unknown for 45 s"
     assert line.split()[:2] == ["0:45", "3"], "rounds that say the same share a line, from the first of them on"
-    told = call("explain", "runs/lacking-1", "--round", "2").stdout
+    told = invoke("explain", "runs/lacking-1", "--round", "2").stdout
     assert "\n  cannot size: processed rate of 'lines' unknown for 15 s\n" in told
 
 
@@ -408,9 +404,9 @@ def test_explain_lists_and_shows_rounds_that_failed_and_the_newest_metrics() -> 
     fault = Fault("policy mine", "policy mine failed: KeyError: 'x'", "Traceback:\n  in plan")
     recorder.decided(Decision(1, 2.0, "mine", faults=(fault,)))
     recorder.decided(Decision(2, 4.0, "mine"))
-    told = call("explain", "runs/faults-2", "--round", "1").stdout
+    told = invoke("explain", "runs/faults-2", "--round", "1").stdout
     assert "fault\n  policy mine failed: KeyError: 'x'\n    Traceback:\n      in plan\n" in told
-    told = " ".join(call("explain", "runs/faults-2").stdout.split())
+    told = " ".join(invoke("explain", "runs/faults-2").stdout.split())
     assert "0:02 1 policy mine failed: KeyError: 'x' 1 of 2" in told
     assert "1 of 2 rounds had nothing to do, 1 failed (--round N shows why)" in told
     assert re.search(r"newest metrics, at 0:0\d: arrival rate \d+/s", told)
@@ -418,7 +414,7 @@ def test_explain_lists_and_shows_rounds_that_failed_and_the_newest_metrics() -> 
 
 
 def test_explain_takes_a_round_or_a_time(recorded: Path) -> None:
-    assert call("explain", recorded, "--round", "1", "--at", "1s").exit_code == 2
+    assert invoke("explain", recorded, "--round", "1", "--at", "1s").exit_code == 2
 
 
 DOCUMENT = """\
@@ -441,7 +437,7 @@ VALID = "flow.yaml: dataflow 'word_count' is valid: 3 operators, 1 stage, 1 quer
 
 @pytest.mark.usefixtures("books")
 def test_check_shows_what_a_run_and_a_simulation_need() -> None:
-    result = call("check", write("flow.yaml", DOCUMENT))
+    result = invoke("check", write("flow.yaml", DOCUMENT))
     assert result.exit_code == 0
     simulation = "--load (source 'lines' declares none); --calibrate RUN ('words' declares no cost)"
     assert result.stdout.splitlines()[-3:] == [
@@ -463,13 +459,13 @@ run(flow)
 
 
 def test_a_program_that_names_no_cloud_needs_none() -> None:
-    result = call("check", write("cloudless.py", CLOUDLESS))
+    result = invoke("check", write("cloudless.py", CLOUDLESS))
     assert result.exit_code == 0
     assert "to run it" not in result.stdout
 
 
 def test_check_refuses_what_a_run_would_refuse() -> None:
-    result = call("check", write("flow.yaml", DOCUMENT))
+    result = invoke("check", write("flow.yaml", DOCUMENT))
     assert (result.exit_code, result.stderr) == (
         2,
         "elastream: flow.yaml:3: operators.lines.source: there is no file or folder books\n",
@@ -477,7 +473,7 @@ def test_check_refuses_what_a_run_would_refuse() -> None:
 
 
 def test_a_document_without_a_cloud_cannot_be_run() -> None:
-    result = call("run", write("flow.yaml", DOCUMENT))
+    result = invoke("run", write("flow.yaml", DOCUMENT))
     assert (result.exit_code, result.stderr) == (
         2,
         "elastream: flow.yaml: key 'cloud' is missing: a run needs one, such as 'cloud: in-process'\n",
@@ -486,7 +482,7 @@ def test_a_document_without_a_cloud_cannot_be_run() -> None:
 
 @pytest.mark.usefixtures("books")
 def test_check_stops_a_program_where_it_would_run() -> None:
-    result = call("check", program("raise AssertionError('it went on')"))
+    result = invoke("check", program("raise AssertionError('it went on')"))
     assert result.exit_code == 0
     assert result.stdout.splitlines()[-1] == "job.py: dataflow 'word_count' is valid: 4 operators, 2 stages, 1 query"
     assert not Path("runs").exists()
@@ -500,7 +496,7 @@ def test_check_takes_a_program_that_only_declares_its_dataflow() -> None:
         flow = Dataflow("short")
         flow.source(text_files("books")).filter(bool).sink(collect("y"))
     """
-    result = call("check", write("flow.py", text))
+    result = invoke("check", write("flow.py", text))
     assert result.stdout.splitlines()[-1] == "flow.py: dataflow 'short' is valid: 3 operators, 1 stage, 1 query"
 
 

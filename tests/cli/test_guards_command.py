@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from elastream.cli.app import app
 from elastream.control.guarding import GuardExtension
 from elastream.control.loop import Loop
 from elastream.core.plant import Plan
@@ -18,6 +17,7 @@ from elastream.dataflow.signals import SignalReading
 from elastream.recording.directory import RunDirectory
 from elastream.recording.guard_log import GuardLog
 from elastream.recording.recorder import Recorder, Recording
+from support.commands import invoke
 from support.fake_plant import FakePlant
 
 FIRST = "signals: {peak: truth}\nguards: {words: {split: {when: '!peak'}, split_fast: {when: peak}}}\n"
@@ -52,7 +52,7 @@ class Peak:
 
 
 def elastream(*arguments: object) -> Result:
-    return CliRunner(env={"COLUMNS": "300"}).invoke(app, [str(each) for each in arguments])
+    return invoke(*arguments, columns=300)
 
 
 def shown_as(result: Result) -> str:

@@ -6,10 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from elastream import KeyTable, key_tables
-from elastream.cli.app import app
 from elastream.core.frames import Frame
 from elastream.core.observation import Composition, Context, Observation
 from elastream.dataflow.builder import Dataflow
@@ -18,10 +17,7 @@ from elastream.errors import InputError
 from elastream.recording.directory import RunDirectory
 from elastream.recording.observer import Ending, describe_run
 from elastream.recording.recorder import Recorder
-
-
-def elastream(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(each) for each in arguments])
+from support.commands import invoke
 
 
 def text(result: Result) -> str:
@@ -53,12 +49,12 @@ def test_a_table_is_appended_and_shown(tmp_path: Path, recorder: Recorder, monke
     monkeypatch.setenv("COLUMNS", "300")
     file, run = tmp_path / "tables.csv", tmp_path / "run"
     file.write_text("customer,alternate\n1,trend\n2,mean\n")
-    assert "has no key tables" in text(elastream("tables", "show", run))
-    result = elastream("tables", "set", run, "predict", file)
+    assert "has no key tables" in text(invoke("tables", "show", run))
+    result = invoke("tables", "set", run, "predict", file)
     assert (result.exit_code, text(result).strip()) == (0, f"{file}: version 1 of the key table of 'predict', 2 keys")
     assert key_tables(run).append(KeyTable("forecasting", "predict", ("customer",), {}), "a program") == 2
-    shown = text(elastream("tables", "show", run))
-    rows = json.loads(elastream("tables", "show", run, "--json").output)
+    shown = text(invoke("tables", "show", run))
+    rows = json.loads(invoke("tables", "show", run, "--json").output)
     assert [(row["version"], row["keys"], row["state"]) for row in rows] == [(1, 2, "requested"), (2, 0, "")]
     assert re.search(r"predict 1 2 \S+ \S+ elastream tables set \S+ requested predict 2 0 \S+ \S+ a program", shown)
 
@@ -67,7 +63,7 @@ def test_what_does_not_fit_the_run_is_refused_and_nothing_is_written(tmp_path: P
     file, run = tmp_path / "tables.csv", tmp_path / "run"
     file.write_text("customer,alternate\n1,naive\n")
     before = sorted(run.iterdir())
-    result = elastream("tables", "set", run, "predict", file)
+    result = invoke("tables", "set", run, "predict", file)
     assert result.exit_code == 2
     assert "line 2: operator 'predict' has no alternate 'naive'" in text(result)
     assert sorted(run.iterdir()) == before
@@ -77,7 +73,7 @@ def test_a_run_that_has_ended_gets_no_table(tmp_path: Path, recorder: Recorder) 
     recorder.ended(Ending("finished", 2.0))
     file = tmp_path / "tables.csv"
     file.write_text("customer,alternate\n1,trend\n")
-    result = elastream("tables", "set", tmp_path / "run", "predict", file)
+    result = invoke("tables", "set", tmp_path / "run", "predict", file)
     assert (result.exit_code, "has finished" in text(result)) == (2, True)
     with pytest.raises(InputError, match="there is no recording"):
         key_tables(tmp_path)

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from elastream.cli.app import app
 from elastream.errors import ElastreamError
 from elastream.loads import trace
+from support.commands import invoke
 from support.property_examples import examples
 
 DOCUMENT = """
@@ -33,10 +33,6 @@ def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("job.yaml").write_text(DOCUMENT)
     Path("words.py").write_text(SPLIT)
-
-
-def call(*arguments: str) -> Result:
-    return CliRunner().invoke(app, list(arguments))
 
 
 def refused(result: Result, *named: str) -> None:
@@ -65,21 +61,21 @@ def refused(result: Result, *named: str) -> None:
     ],
 )
 def test_options_out_of_range_are_refused(option, named):
-    refused(call("simulate", "job.yaml", *option), named)
+    refused(invoke("simulate", "job.yaml", *option), named)
 
 
 @pytest.mark.parametrize("text", ["a: " + 3000 * "[" + 3000 * "]", "a: " + 2000 * "{a: " + "1" + 2000 * "}"])
 def test_a_document_that_is_nested_too_deeply_is_one_sentence(text):
     Path("deep.yaml").write_text(text)
-    refused(call("check", "deep.yaml"), "this is nested more than 200 levels deep")
+    refused(invoke("check", "deep.yaml"), "this is nested more than 200 levels deep")
 
 
 def test_a_byte_order_mark_costs_no_row():
     Path("load.csv").write_bytes(b"\xef\xbb\xbftime,count\n0,600\n60,600\n")
-    plain = call("simulate", "job.yaml", "--load", "load.csv")
+    plain = invoke("simulate", "job.yaml", "--load", "load.csv")
     Path("load.csv").write_bytes(b"time,count\n0,600\n60,600\n")
     assert plain.exit_code == 0, plain.output
-    assert call("simulate", "job.yaml", "--load", "load.csv").stdout == plain.stdout
+    assert invoke("simulate", "job.yaml", "--load", "load.csv").stdout == plain.stdout
 
 
 @pytest.mark.parametrize(
@@ -93,18 +89,18 @@ def test_a_byte_order_mark_costs_no_row():
 )
 def test_a_program_that_ends_its_process_is_not_valid(code, named):
     Path("job.py").write_text(code)
-    refused(call("check", "job.py"), named)
+    refused(invoke("check", "job.py"), named)
 
 
 @pytest.mark.parametrize("code", ["import os\nos._exit(0)\n", "import sys\nsys.exit(0)\n", "1 / 0\n"])
 def test_code_that_a_document_names_is_imported_in_another_process(code):
     Path("words.py").write_text(code + SPLIT)
-    refused(call("check", "job.yaml"))
+    refused(invoke("check", "job.yaml"))
 
 
 def test_what_check_imports_leaves_nothing_behind_in_its_own_process():
     Path("words.py").write_text("import os, sys\nos.environ['LEFT'] = '1'\nsys.path.append('left')\n" + SPLIT)
-    assert call("check", "job.yaml").exit_code == 0
+    assert invoke("check", "job.yaml").exit_code == 0
     assert "LEFT" not in os.environ
     assert "left" not in sys.path
 
@@ -134,4 +130,4 @@ def test_any_recorded_load_is_taken_or_refused_in_a_sentence(content):
 )
 def test_documents_that_make_no_sense_are_refused_where_they_do_not(before, after, named):
     Path("job.yaml").write_text(DOCUMENT.replace(before, after, 1))
-    refused(call("check", "job.yaml"), "job.yaml:", named)
+    refused(invoke("check", "job.yaml"), "job.yaml:", named)

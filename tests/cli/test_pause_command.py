@@ -2,9 +2,6 @@
 
 import time
 
-from typer.testing import CliRunner
-
-from elastream.cli.app import app
 from elastream.control.loop import Loop
 from elastream.core.action import LeaseHost
 from elastream.core.plant import Plan
@@ -12,11 +9,8 @@ from elastream.observability.monitoring import FILES
 from elastream.recording.directory import RunDirectory
 from elastream.recording.manifest import Manifest, write_manifest
 from elastream.recording.recorder import Collector, Recorder
+from support.commands import invoke
 from support.fake_plant import FakePlant
-
-
-def invoke(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 def folder(tmp_path):

@@ -1,25 +1,22 @@
-"""`elastream ls`, `status` and `stop`, without an engine."""
+"""`elastream ls`, `status`, `stop` and what `serve` refuses, without an engine."""
 
 import json
 import os
+import socket
 import threading
 
 import pytest
-from typer.testing import CliRunner
 
-from elastream.cli.app import app
 from elastream.control.loop import Loop
 from elastream.policies.static import Static
 from elastream.recording.directory import RunDirectory
 from elastream.recording.manifest import Manifest, run_lock, write_manifest
 from elastream.recording.recorder import Recorder
 from elastream.recording.run_state import StopRequests, state_of
+from support.commands import invoke
 from support.fake_plant import FakePlant
+from support.page_runs import new_run
 from support.waiting import wait_until
-
-
-def invoke(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 def folder(root, started=1000.0):
@@ -116,3 +113,34 @@ def test_run_that_is_not_live_cannot_be_stopped(runs):
     refused = invoke("stop", runs / "old")
     assert (refused.exit_code, refused.output) == (2, f"elastream: {runs / 'old'} is not live: it is stopped\n")
     assert invoke("status", runs / "other").exit_code == 2
+
+
+@pytest.fixture
+def page_run(tmp_path):
+    return new_run(tmp_path / "run").root
+
+
+def test_a_folder_that_is_no_run_is_named(tmp_path):
+    answer = invoke("serve", tmp_path)
+    assert answer.exit_code == 2
+    assert f"{tmp_path} is not the folder of a run" in answer.output
+
+
+def test_a_run_is_named_once(page_run):
+    answer = invoke("serve", page_run, page_run)
+    assert (answer.exit_code, answer.output) == (2, "elastream: a run is named twice\n")
+
+
+def test_an_address_in_use_and_one_that_is_none_are_named(page_run):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        answer = invoke("serve", page_run, "--address", port)
+        assert answer.exit_code == 2
+        assert f"127.0.0.1:{port}: Address already in use" in answer.output
+    assert invoke("serve", page_run, "--address", "nowhere:99999").exit_code == 2
+
+
+def test_who_opens_a_page_to_everyone_is_warned(page_run):
+    with socket.create_server(("0.0.0.0", 0)) as taken:
+        answer = invoke("serve", page_run, "--no-token", "--address", f"0.0.0.0:{taken.getsockname()[1]}")
+    assert "everyone who reaches 0.0.0.0 can see and change these runs (--no-token)" in answer.output

@@ -7,9 +7,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from elastream.cli.app import app
 from elastream.cli.program import declared
 from elastream.recording.code_log import CodeLog
 from elastream.recording.directory import RunDirectory
@@ -17,6 +15,7 @@ from elastream.recording.observer import Ending
 from elastream.recording.recorder import Recorder
 from elastream.spark.queries.updating import loaded
 from support.begun_run import begun_run
+from support.commands import invoke
 
 DOCUMENT = """
 dataflow: gate
@@ -36,7 +35,7 @@ def same(n):
 
 
 def send(run: Path, operator: str, message: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, ["send", str(run), operator, message])
+    result = invoke("send", run, operator, message)
     return result.exit_code, re.sub(r"[ \n]+", " ", result.output).replace(str(run), "run").strip()
 
 

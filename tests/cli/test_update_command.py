@@ -6,9 +6,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from elastream.cli.app import app
 from elastream.cli.program import declared
 from elastream.dataflow.key_table import KeyTable, selections_of
 from elastream.recording.code_log import CodeLog
@@ -18,6 +17,7 @@ from elastream.recording.key_table_log import KeyTableLog
 from elastream.recording.observer import Ending
 from elastream.recording.recorder import Recorder
 from support.begun_run import begun_run
+from support.commands import invoke
 
 PROGRAM = """
 from elastream import Dataflow
@@ -39,7 +39,7 @@ keyed.sink(collect("out"))
 
 
 def update(run: Path, file: Path) -> tuple[int, str]:
-    result: Result = CliRunner().invoke(app, ["update", str(run), str(file)])
+    result: Result = invoke("update", run, file)
     return result.exit_code, re.sub(r"[ \n]+", " ", result.output).replace(str(file), "flow.py").replace(str(run), "run")
 
 

@@ -7,11 +7,10 @@ import subprocess
 import sys
 
 import pytest
-from typer.testing import CliRunner
 
-from elastream.cli.app import app
 from elastream.recording.paths import RemotePath, names_in
 from support.clusters import PROGRAMS, hdfs
+from support.commands import invoke
 from support.waiting import wait_until
 
 PROGRAM = PROGRAMS / "counts_with_remote_files.py"
@@ -83,7 +82,7 @@ def test_a_file_system_that_does_not_answer_is_one_sentence_and_status_2(words, 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RUNS", "hdfs://127.0.0.1:1/runs")
     monkeypatch.setenv("SETTINGS", json.dumps({"spark.hadoop.dfs.namenode.http-address": "127.0.0.1:1"}))
-    result = CliRunner().invoke(app, ["run", *map(str, words), "--no-live"])
+    result = invoke("run", *words, "--no-live")
     assert result.exit_code == 2, result.output
     assert "no name node of hdfs://127.0.0.1:1 answers on WebHDFS" in result.output
     assert len(result.output.strip().splitlines()) == 1

@@ -7,54 +7,25 @@ from hypothesis import strategies as st
 from elastream import units
 from elastream.errors import ElastreamError
 
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("50ms", 0.05),
-        ("2s", 2),
-        ("10 min", 600),
-        ("1h", 3600),
-        ("1.5 s", 1.5),
-        (3, 3),
-        ("250us", 25e-5),
-        ("1h30m", 5400),
-        ("1m30s", 90),
-        ("1 h 30 min", 5400),
-        ("1d2h3m4s5ms", 93784.005),
-    ],
-)
-def test_durations_are_read_as_people_write_them(text, seconds):
-    assert units.duration(text) == pytest.approx(seconds)
+READ = {
+    units.duration: {
+        "50ms": 0.05, "2s": 2, "10 min": 600, "1h": 3600, "1.5 s": 1.5, 3: 3, "250us": 25e-5, "1h30m": 5400, "1m30s": 90,
+        "1 h 30 min": 5400, "1d2h3m4s5ms": 93784.005,
+    },
+    units.rate: {"550/s": 550, "12,000 / min": 200, 7: 7, "1_000/s": 1000, "40k/s": 40_000, "1.5M / s": 1.5e6},
+    units.memory: {
+        "512 MB": 512, "7GB": 7000, "1GiB": 1073.741824, 64: 64, "2Gi": 2147.483648, "512Mi": 536.870912, "1,024 MB": 1024,
+    },
+    units.bytes_per_second: {"100mbit": 12.5e6, "12 MB/s": 12e6, 5: 5},
+    units.cores: {"500m": 0.5, "1500m": 1.5, "2": 2, 0.25: 0.25},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("text", "rate"),
-    [("550/s", 550), ("12,000 / min", 200), (7, 7), ("1_000/s", 1000), ("40k/s", 40_000), ("1.5M / s", 1.5e6)],
+    ("reader", "text", "value"), [(reader, *each) for reader, texts in READ.items() for each in texts.items()]
 )
-def test_rates_are_read_as_people_write_them(text, rate):
-    assert units.rate(text) == pytest.approx(rate)
-
-
-@pytest.mark.parametrize(
-    ("text", "megabytes"),
-    [
-        ("512 MB", 512),
-        ("7GB", 7000),
-        ("1GiB", 1073.741824),
-        (64, 64),
-        ("2Gi", 2147.483648),
-        ("512Mi", 536.870912),
-        ("1,024 MB", 1024),
-    ],
-)
-def test_memory_is_read_as_people_write_it(text, megabytes):
-    assert units.memory(text) == pytest.approx(megabytes)
-
-
-@pytest.mark.parametrize(("text", "amount"), [("100mbit", 12.5e6), ("12 MB/s", 12e6), (5, 5)])
-def test_bandwidth_is_read_as_people_write_it(text, amount):
-    assert units.bytes_per_second(text) == pytest.approx(amount)
+def test_quantities_are_read_as_people_write_them(reader, text, value):
+    assert reader(text) == pytest.approx(value)
 
 
 @pytest.mark.parametrize(
@@ -71,11 +42,6 @@ def test_what_is_no_quantity_is_named_in_the_refusal(reader, text):
     with pytest.raises(ElastreamError) as refused:
         reader(text)
     assert repr(text) in str(refused.value)
-
-
-@pytest.mark.parametrize(("text", "cores"), [("500m", 0.5), ("1500m", 1.5), ("2", 2), (0.25, 0.25)])
-def test_cores_are_read_as_kubernetes_writes_them(text, cores):
-    assert units.cores(text) == pytest.approx(cores)
 
 
 @pytest.mark.parametrize("reader", [units.duration, units.rate, units.memory, units.cores, units.price])

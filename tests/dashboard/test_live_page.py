@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 
 import pytest
 from starlette.testclient import TestClient
@@ -17,13 +16,9 @@ from elastream.recording.tail import Tail
 from elastream.report.summary import summarise
 from elastream.report.tally import tally_of
 from support.example_run import example_ending, example_header
-from support.page_runs import ended_run, live_run, new_run, record
+from support.page_runs import ended_run, live_run, new_run, record, text_of
 
 TOKEN = "s3cret"
-
-
-def text_of(html: str) -> str:
-    return " ".join(re.sub(r"<[^>]*>", " ", html).split())
 
 
 def whole(feed: Feed, span: str = "all") -> str:

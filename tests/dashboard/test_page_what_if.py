@@ -1,7 +1,6 @@
 """What if: a replay that the live page's child makes."""
 
 import asyncio
-import re
 
 import pytest
 from starlette.testclient import TestClient
@@ -9,11 +8,7 @@ from starlette.testclient import TestClient
 from elastream.dashboard.page.server import Page
 from elastream.dashboard.page.what_if import WhatIf
 from elastream.errors import InputError
-from support.page_runs import ended_run
-
-
-def text_of(html: str) -> str:
-    return " ".join(re.sub(r"<[^>]*>", " ", html).split())
+from support.page_runs import ended_run, text_of
 
 
 def test_a_run_that_can_not_be_replayed_says_why(tmp_path):

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import typer.main
-from typer.testing import CliRunner
 
 import elastream
 from elastream.cli.app import app
@@ -20,6 +19,7 @@ from elastream.documents.dataflow import load_document
 from elastream.guards.document import load_guards
 from elastream.pool.document import load_manager
 from elastream.recording.recorder import Recorder
+from support.commands import invoke
 from support.doc_blocks import PAGES, ROOT, Block, Page, blocks, ids, page_of, spans
 from support.example_run import play
 
@@ -104,7 +104,7 @@ def test_program_of_a_first_page_checks_in_an_empty_folder(page, tmp_path, monke
     assert programs
     for block in programs:
         Path(block.title).write_text(block.text)
-        result = CliRunner().invoke(app, ["check", block.title])
+        result = invoke("check", block.title)
         assert "is valid" in result.output, result.output
 
 

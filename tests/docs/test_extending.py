@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 from test_blocks import PYTHON, command_in, folder, read, started
-from typer.testing import CliRunner
 
 from conformance.provider_suite import Made, ProviderCase, provider_suite
-from elastream.cli.app import app
+from support.commands import invoke
 from support.doc_blocks import ROOT, blocks
 
 __all__ = ["folder"]  # the fixture
@@ -34,7 +33,7 @@ def test_the_pages_commands_work_on_its_files(command, folder):
     carried_out(folder)
     shown = [line for block in blocks(PAGE) for line in block.text.splitlines() if not block.language]
     (line,) = [found for found in map(command_in, shown) if found.startswith(command)]
-    result = CliRunner().invoke(app, line.split()[1:])
+    result = invoke(*line.split()[1:])
     assert ("late.py:LeaseWhenLate" if "simulate" in command else "is valid") in result.output
     assert result.exit_code in (0, 1), result.output  # 1: no policy meets the target
 

@@ -9,15 +9,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-from elastream.cli.app import app
 from elastream.dataflow.endpoints import DomainSignal, Fold, Simulated
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
 from elastream.dataflow.signals import Feed, Signal, SignalKind
 from elastream.errors import ElastreamError
 from elastream.guards.document import load_guards, parse_guards
+from support.commands import invoke
 from support.property_examples import examples
 
 GRAPH = Graph(
@@ -116,10 +115,10 @@ def test_a_signal_has_a_name_of_its_own_and_a_type(tmp_path: Path, signals: str,
 def test_the_command_lists_guards_or_ends_in_one_sentence(tmp_path: Path) -> None:
     file = tmp_path / "guards.yaml"
     file.write_text(SIGNALS + "guards: {forecast: {arima: {when: error > 1, value: 0.5}}}\n")
-    sound = CliRunner().invoke(app, ["guards", "check", str(file)])
+    sound = invoke("guards", "check", file)
     assert (sound.exit_code, "arima" in sound.stdout, "1 guard of 1 element" in sound.stdout) == (0, True, True)
     file.write_text(SIGNALS + "guards: {forecast: {arima: {when: error >}}}\n")
-    broken = CliRunner().invoke(app, ["guards", "check", str(file)])
+    broken = invoke("guards", "check", file)
     assert (broken.exit_code, broken.stderr.count("\n")) == (2, 1)
     assert f"{file}:2:42: guards.forecast.arima.when: syntax error: the expression ends too early" in broken.stderr
 

@@ -6,10 +6,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from elastream.api.run import Command
-from elastream.cli.app import app
 from elastream.clouds.provider import SupportsOpen
 from elastream.core.plant import SupportsPlan
 from elastream.dataflow.endpoints import StreamReader, StreamWriter
@@ -21,6 +19,7 @@ from elastream.loads import LinkSource, SpeedSource
 from elastream.policies.btu import Btu
 from elastream.policies.highest_value import HighestValue
 from elastream.settings import RunSettings
+from support.commands import invoke
 
 MINE = '''
 from dataclasses import dataclass
@@ -202,7 +201,7 @@ def test_reference_that_is_missing_or_fails_is_named_with_its_place(
     folder: Path, written: dict[str, str], sentence: str
 ) -> None:
     path = document(folder, **written).relative_to(folder.parent)
-    result = CliRunner().invoke(app, ["check", str(path)])
+    result = invoke("check", path)
     assert result.exit_code == 2, result.output
     assert result.output.startswith(f"elastream: below/flow.yaml:{sentence}")
     assert result.output.count("\n") == 1
@@ -219,7 +218,7 @@ cloud: {local: {host_type: small}}
 
 
 def simulate(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, ["simulate", "below/flow.yaml", "--load", "10/s", "--limit", "2min", *arguments])
+    result = invoke("simulate", "below/flow.yaml", "--load", "10/s", "--limit", "2min", *arguments)
     return result.exit_code, result.output
 
 
@@ -248,7 +247,7 @@ def test_a_name_on_the_command_line_that_is_wrong_ends_with_one_sentence(
     folder: Path, name: str, sentence: str, command: str
 ) -> None:
     (folder / "flow.yaml").write_text(LOADED)
-    result = CliRunner().invoke(app, [command, "below/flow.yaml", "--policy", name])
+    result = invoke(command, "below/flow.yaml", "--policy", name)
     assert result.exit_code == 2
     assert result.output.startswith("elastream: ")
     assert sentence in result.output
@@ -278,7 +277,7 @@ def test_policy_and_cloud_of_the_command_replace_those_of_the_program(folder: Pa
 
 def test_a_source_of_the_users_own_cannot_be_simulated_without_a_load(folder: Path) -> None:
     document(folder, source="mine.py:Reader", policy="threshold")
-    result = CliRunner().invoke(app, ["simulate", "below/flow.yaml"])
+    result = invoke("simulate", "below/flow.yaml")
     assert result.exit_code == 2
     place = "elastream: below/flow.yaml:3: operators.lines"
     assert result.output.startswith(

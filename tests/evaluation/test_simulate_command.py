@@ -5,11 +5,10 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from elastream.cli.app import app
 from elastream.evaluation.comparison import ExpectedError
 from elastream.simulator import Drift
+from support import commands
 
 RECORDING = Path(__file__).parent.parent / "simulator" / "data" / "word_count.jsonl.gz"
 DOCUMENT = """
@@ -33,7 +32,7 @@ def document(tmp_path):
 
 
 def invoke(*words):
-    return CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "200"})
+    return commands.invoke(*words, columns=200)
 
 
 def told(path):

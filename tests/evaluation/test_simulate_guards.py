@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from elastream.cli.app import app
+from support.commands import invoke
 
 DOCUMENT = """
 dataflow: grid
@@ -39,9 +39,7 @@ def simulated(
     (folder / "grid.yaml").write_text(document.replace("POLICY", policy))
     (folder / "guards.yaml").write_text(guards)
     found = folder / "found.json"
-    return CliRunner().invoke(
-        app, ["simulate", str(folder / "grid.yaml"), "--limit", "2min", "--period", "2s", "--json", str(found), *options]
-    )
+    return invoke("simulate", folder / "grid.yaml", "--limit", "2min", "--period", "2s", "--json", found, *options)
 
 
 def waiting(folder: Path) -> float:

@@ -3,9 +3,8 @@
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from elastream.cli.app import app
+from support.commands import invoke
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RUN = (
@@ -23,6 +22,6 @@ RUN = (
 
 @pytest.mark.parametrize("name", RUN)
 def test_an_example_is_valid(name):
-    done = CliRunner().invoke(app, ["check", str(EXAMPLES / name)])
+    done = invoke("check", EXAMPLES / name)
     assert done.exit_code == 0, done.output
     assert "is valid" in done.output

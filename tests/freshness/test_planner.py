@@ -12,7 +12,7 @@ from elastream.freshness.planner import Arrivals, BoundedRun, HostBounds, RunMod
 
 TYPE = HostType("tiny", cores=1, price=1.0, billing=Billing(1.0))
 BOUNDS = HostBounds(TYPE, 1, 8)
-MODEL = RunModel(startup=30.0, release=5.0, fixed=5.0, each=0.1, largest=10_000.0, known=True)
+MODEL = RunModel(startup=30.0, release=5.0, fixed=5.0, each=0.1, largest=10_000.0, measured=True)
 FRESHNESS = 600.0
 waits = st.builds(Waiting, st.floats(1, 5_000), st.floats(-400, 0))
 

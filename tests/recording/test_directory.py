@@ -36,7 +36,7 @@ def test_or_elsewhere_and_the_drivers_half_stays_here(tmp_path, monkeypatch):
     directory = RunDirectory.create(path_of("memory://bucket/of-directory"), "flow")
     assert directory.root.parent == tmp_path / "runs"
     assert directory.files == RemotePath(f"memory://bucket/of-directory/{directory.root.name}")
-    assert isinstance(directory.wanted, Path)
+    assert isinstance(directory.composition_request, Path)
     assert isinstance(directory.control("one"), Path)
     for place in (
         directory.checkpoint("one"),

@@ -52,14 +52,14 @@ def test_newer_formats_are_refused_and_files_without_one_are_read(tmp_path):
     directory.manifest.write_text(json.dumps({"format": newer}))
     directory.journal.write_text(json.dumps({"format": newer}) + "\n")
     directory.allocation.write_text(json.dumps({"format": newer}) + "\n")
-    directory.wanted.write_text(json.dumps({"format": newer}))
+    directory.composition_request.write_text(json.dumps({"format": newer}))
     directory.recording.write_text(json.dumps({"kind": "start", "format": newer, "flow": "f", "policy": "p"}) + "\n")
     directory.guards.write_text(json.dumps({"format": newer}) + "\n")
     for read in (
         lambda: read_manifest(directory),
         Lines(directory.journal, "the journal").read,
         lambda: AllocationStore(directory.allocation),
-        lambda: read_request(directory.wanted),
+        lambda: read_request(directory.composition_request),
         lambda: Recording.read(directory.recording),
     ):
         with pytest.raises(InputError, match=refused):

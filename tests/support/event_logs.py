@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from elastream.advice.application import Application, LoggedQuery
+
 START = 1_800_000_000.0
 """Epoch second of time 0, a multiple of every usual trigger interval."""
 STREAMING = "org.apache.spark.sql.streaming.StreamingQueryListener$"
@@ -179,3 +181,8 @@ def ms(at: float) -> int:
 
 def iso(at: float) -> str:
     return datetime.fromtimestamp(START + at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def only_query(application: Application) -> LoggedQuery:
+    (query,) = application.queries.values()
+    return query

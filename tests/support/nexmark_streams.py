@@ -1,13 +1,18 @@
 """Runs a query of Nexmark on tables, as a stream of files with a closing row, and returns its final rows."""
 
+from itertools import pairwise
+
 import pandas as pd
+import pyarrow as pa
+from pyarrow import parquet
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from elastream.bench.comparison import BATCH, final_rows
 from elastream.bench.nexmark.events import SCHEMAS, kind_of
 from elastream.bench.nexmark.queries import QUERIES
 from elastream.bench.nexmark.workload import SIDE, WATERMARK_DELAY
-from elastream.bench.sources import with_watermark, write_files
+from elastream.bench.sources import with_watermark
+from elastream.bench.workload import closing_row
 from elastream.spark.jvm.session import STATE_STORES
 
 # The shared session keeps state in the heap. What Python keeps needs RocksDB, and that another file system than the one
@@ -20,9 +25,14 @@ ON_DISK = {
 
 
 def write_tables(folder, tables, files=2):
-    """Write a table of each kind as the files of a stream."""
+    """Write a table of each kind as the files of a stream, and the closing row behind them."""
     for kind, table in tables.items():
-        write_files(table, folder / kind, files)
+        (folder / kind).mkdir(parents=True)
+        edges = pairwise(table.num_rows * part // files for part in range(files + 1))
+        for number, (first, last) in enumerate(edges):
+            parquet.write_table(table.slice(first, last - first), folder / kind / f"{number:03}.parquet")
+        closing = pa.Table.from_batches([closing_row(table.schema)])
+        parquet.write_table(closing, folder / kind / f"{files:03}.parquet")
     return folder
 
 

@@ -1,5 +1,6 @@
 """Folders of runs for the live page: of the made-up run, or of many hosts, live as long as a context lasts."""
 
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -69,3 +70,7 @@ def large_run(root: Path, hosts: int, observations: int, every: float) -> Iterat
             application = Frame(last.application.ids, {metric: np.array([value]) for metric, value in known.items()})
             recorder.observed(replace(last, time=number * every, application=application, hosts=frame, leases=first))
         yield directory
+
+
+def text_of(html: str) -> str:
+    return " ".join(re.sub(r"<[^>]*>", " ", html).split())

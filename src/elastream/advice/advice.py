@@ -195,10 +195,10 @@ def _sizes_table(advice: Advice) -> Table:
         error = f"; error p50 {percent(sizing.error[0])}, p99 {percent(sizing.error[1])} by cross-validation"
     if 0 < sizing.useful <= sizing.curve[-1].hosts:
         error += f"; beyond {_hosts(sizing, sizing.useful)} no task is left"
-    rows = [_row(sizing, point, "as logged" if point.logged else "") for point in sizing.curve]
+    rows = [_row(point, "as logged" if point.logged else "") for point in sizing.curve]
     good: list[bool | None] = [None if point.in_time >= IN_TIME else False for point in sizing.curve]
     if sizing.horizon is not None:
-        rows.append(_row(sizing, sizing.horizon, "horizon, on average"))
+        rows.append(_row(sizing.horizon, "horizon, on average"))
         good.append(None)
     if sizing.fixed is not None:
         at = sizing.curve.index(sizing.fixed)
@@ -207,7 +207,7 @@ def _sizes_table(advice: Advice) -> Table:
     return Table(f"Sizes{error}", header, tuple(rows), tuple(good))
 
 
-def _row(sizing: Sizing, point: Point, note: str) -> tuple[str, ...]:
+def _row(point: Point, note: str) -> tuple[str, ...]:
     return (
         amount(round(point.hosts, 1)),
         amount(round(point.cores, 1)),

@@ -1,29 +1,33 @@
-"""Sources of advice: an event log of Spark, or lines of StreamingQueryProgress.
+"""Sources of advice: an event log of Spark, lines of StreamingQueryProgress, a recording, or an address.
 
 Whatever is whole before a damaged or open end counts.
 """
 
 import itertools
 import json
+import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import IO
 from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
+import numpy as np
 import pyarrow as pa
 
 from elastream.advice import prometheus, spark_page
-from elastream.advice.application import Application
+from elastream.advice.application import Application, Executor, LoggedBatch, LoggedQuery
 from elastream.advice.event_log import EVENT, EventLog
 from elastream.advice.progress import MALFORMED, ProgressReader
-from elastream.advice.recorded import read_recording
 from elastream.advice.web import WEB, NoSuchPage, Site
+from elastream.core.metrics import Metric
 from elastream.core.wording import counted
 from elastream.errors import InputError
 from elastream.recording.directory import RunDirectory
 from elastream.recording.paths import AnyPath, path_of, scanned
+from elastream.recording.recorder import Recording
 from elastream.units import format_duration
 
 # Bytes read at once, plain and decompressed: of a file that is cut off, up to so many are lost.
@@ -139,6 +143,8 @@ def _varint(block: bytes) -> int:
     return length
 
 
+# What a recording does not hold.
+UNKNOWN_OF_RECORDINGS = "the parts of a batch, its tasks and the rows of its state: a recording has none of them"
 RECORDING = b'{"kind":"start"'
 
 
@@ -156,7 +162,7 @@ def read_source(source: str) -> Application:
 def _read_files(source: str) -> Application:
     place = path_of(source)
     if isinstance(place, Path) and RunDirectory(place).recording.is_file():
-        return read_recording(source)
+        return _read_recording(source)
     try:
         rest = (line for line in lines_of(place) if line.strip())
         head = list(itertools.islice(rest, 2))
@@ -166,7 +172,7 @@ def _read_files(source: str) -> Application:
         if any(map(EVENT.match, head)):  # the first line may be torn
             application = EventLog(source).read(lines)
         elif head[0].lstrip().startswith(RECORDING):
-            application = read_recording(source)
+            application = _read_recording(source)
         else:
             application = _read_progress(source, lines)
     except OSError as error:
@@ -236,3 +242,52 @@ def _check(application: Application) -> None:
         raise InputError(f"{application.source}: no batch of its {which} has finished{first}")
     what = f"{counted(application.jobs, 'job')} and no streaming query" if application.jobs else "no streaming query"
     raise InputError(f"{application.source} has {what}: advice is for streaming jobs")
+
+
+def _read_recording(source: str) -> Application:
+    """Read a run's folder or recording. Raises InputError if it is damaged or has no micro-batches."""
+    if not Path(source).exists():
+        raise InputError(f"{source} is a recording of Elastream on another machine: copy it here first")
+    recording = Recording.read(source)
+    header, begun = recording.header, recording.header.started
+    application = Application(source, "recording of Elastream", header.flow, unknown=[UNKNOWN_OF_RECORDINGS])
+    application.target = header.target_latency
+    application.version = str(header.environment.get("spark", ""))
+    application.begun, application.ended = begun, begun + recording.end
+    for batch in recording.batches:
+        query = application.queries.setdefault(batch.segment, LoggedQuery(batch.segment, batch.segment))
+        number = len(query.batches) if math.isnan(batch.number) else int(batch.number)
+        start, end = begun + batch.start, begun + batch.end
+        # Latencies that are bounds are one for all records, which tell no arrival.
+        bound = batch.oldest == batch.newest
+        arrived = (math.nan, math.nan) if bound else (end - batch.oldest, end - batch.newest)
+        query.add(LoggedBatch(number, start, batch.seconds, batch.records, first=arrived[0], last=arrived[1]))
+    if not application.queries:
+        raise InputError(f"{source} has no micro-batches: `elastream simulate --calibrate` is for such a recording")
+    _add_hosts(application, recording)
+    _add_remarks(application, recording)
+    return application
+
+
+def _add_hosts(application: Application, recording: Recording) -> None:
+    seconds = np.diff(recording.times, prepend=0.0)
+    for lease in recording.hosts:
+        ready = lease.ready_at()
+        if ready is None:
+            continue
+        end = math.inf if lease.until is None else application.begun + lease.until
+        busy = float(np.nansum(recording.host(lease.host, Metric.CPU) * seconds)) * lease.type.width
+        name = f"{lease.host} {ready:g}" if lease.host in application.executors else lease.host
+        application.executors[name] = Executor(name, lease.type.width, application.begun + ready, end, lease.note, busy)
+
+
+def _add_remarks(application: Application, recording: Recording) -> None:
+    ending = recording.ending
+    if ending is not None and ending.status == "failed":
+        for query in application.queries.values():
+            query.failure = ending.reason
+    remarks = Counter[str]()
+    for decision in recording.decisions:
+        remarks.update(each for each in set(decision.note.split("; ")) if each.startswith(tuple(application.queries)))
+    application.remarks = {text: count / len(recording.decisions) for text, count in remarks.items()}
+    application.remarks |= {alarm.said: 1.0 for alarm, cleared in recording.alarms if cleared is None}

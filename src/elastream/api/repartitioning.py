@@ -155,5 +155,5 @@ def more_partitions(observation: Observation, partitions_a_host: int | None) -> 
     context = observation.context
     types, now = tuple(context.host_types.values()), min(context.partitions.values(), default=0)
     most = state_partitions_of(types, context.max_hosts, partitions_a_host) if types else MOST_PARTITIONS
-    wanted = min(MORE * now, most, MOST_PARTITIONS)
-    return wanted if wanted > now else 0
+    more = min(MORE * now, most, MOST_PARTITIONS)
+    return more if more > now else 0

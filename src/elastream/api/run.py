@@ -23,7 +23,6 @@ from elastream.api.freshness import check_resident, check_sleeps, keep_dataflow_
 from elastream.api.observers import cluster_observers
 from elastream.api.repartitioning import RepartitionExtension, RunCheckpoints, check_repartitions
 from elastream.api.result import RunResult
-from elastream.api.showing import shown
 from elastream.control.extension import CodeExtension, KeyTableExtension
 from elastream.control.guarding import GuardExtension
 from elastream.control.journal import Journal
@@ -37,6 +36,7 @@ from elastream.core.observation import Composition, Context
 from elastream.core.plant import Policy
 from elastream.dashboard.live import RunView
 from elastream.dashboard.page.serving import page_beside
+from elastream.dashboard.showing import shown
 from elastream.dataflow.builder import Dataflow
 from elastream.dataflow.compiling import plan_queries
 from elastream.dataflow.endpoints import Collected, Files, KafkaTopic, TextFiles

@@ -1,4 +1,4 @@
-"""Streams of events in Spark: a data source that makes them at a load, and files.
+"""Streams of events in Spark: a data source that makes them at a load.
 
 After the last event follows a closing row with a time far later. It moves the watermark past all windows and belongs to no
 result.
@@ -6,11 +6,9 @@ result.
 
 import pickle
 from collections.abc import Iterator, Mapping
-from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
-from pyarrow import parquet
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -32,15 +30,6 @@ def with_watermark(events: DataFrame, time: str, delay: str) -> DataFrame:
     """Return a stream of events with a watermark on the column `time`, without the closing row."""
     # The optimiser moves a condition on another column below the watermark, which would then never see the closing row.
     return events.withWatermark(time, delay).where(F.col(time) < F.lit(CLOSING_TIME))
-
-
-def write_files(table: pa.Table, folder: Path, files: int) -> None:
-    """Write events to `folder` as `files` files in order, and the closing row behind them."""
-    folder.mkdir(parents=True)
-    edges = pairwise(table.num_rows * part // files for part in range(files + 1))
-    for number, (first, last) in enumerate(edges):
-        parquet.write_table(table.slice(first, last - first), folder / f"{number:03}.parquet")
-    parquet.write_table(pa.Table.from_batches([closing_row(table.schema)]), folder / f"{files:03}.parquet")
 
 
 def read_events(spark: SparkSession, events: Numbered[Kind], kind: Kind, reading: Reading) -> DataFrame:

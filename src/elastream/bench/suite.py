@@ -14,7 +14,7 @@ from typing import Any
 import pyspark
 
 from elastream.bench.arms import DYNAMIC_ALLOCATION, Arm
-from elastream.bench.runs import Groups, Outcome, Setup, run
+from elastream.bench.runs import IN_TIME, Groups, Outcome, Setup, run
 from elastream.bench.workload import Workload
 from elastream.errors import InputError
 from elastream.evaluation.checks import MeanInterval
@@ -143,10 +143,10 @@ def _verdict(group: Sequence[Outcome]) -> str:
     return "incomplete" if any(each.correct is None for each in group) else "correct"
 
 
-def against(outcomes: Sequence[Outcome], in_time: float = 0.99) -> Table | None:
+def against(outcomes: Sequence[Outcome]) -> Table | None:
     """Compare each arm that scales with the best fixed arm and with the others, round by round; None if there is none.
 
-    The best fixed arm is the smallest that had `in_time` of the events in time in its median round.
+    The best fixed arm is the smallest that had 99 % of the events in time in its median round.
     """
     runs: dict[tuple[str, str], list[Outcome]] = {}
     for each in outcomes:
@@ -157,7 +157,7 @@ def against(outcomes: Sequence[Outcome], in_time: float = 0.99) -> Table | None:
             continue
         fixed = {name: each for (of, name), each in runs.items() if of == workload and name.startswith("fixed")}
         holding = [
-            name for name, each in fixed.items() if statistics.median(run.service.in_time for run in each) >= in_time
+            name for name, each in fixed.items() if statistics.median(run.service.in_time for run in each) >= IN_TIME
         ]
         best = min(holding or fixed, key=lambda name: (1 if holding else -1) * int(name.partition(":")[2]), default=None)
         for other in dict.fromkeys([best, *(name for of, name in runs if of == workload and name not in (arm, *fixed))]):

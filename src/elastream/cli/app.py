@@ -19,15 +19,11 @@ from elastream.cli.init import init, monitoring
 from elastream.cli.key_tables import tables
 from elastream.cli.manager import manager
 from elastream.cli.options import Verbosity
-from elastream.cli.pause import pause, unpause
-from elastream.cli.prices import prices
-from elastream.cli.report import report
+from elastream.cli.orders import pause, send, stop, unpause, update
 from elastream.cli.run import run
-from elastream.cli.runs import ls, status, stop
-from elastream.cli.serve import serve
-from elastream.cli.simulate import simulate
+from elastream.cli.runs import ls, report, serve, status
+from elastream.cli.simulate import prices, simulate
 from elastream.cli.state import repartition, state
-from elastream.cli.update import send, update
 from elastream.errors import ElastreamError, missing
 
 # 128 and the number of SIGINT, as in shells.

@@ -1,15 +1,18 @@
-"""`elastream ls`, `status` and `stop`: runs of a folder, one run, and its end."""
+"""Views of runs: `elastream ls`, `status`, `report` and `serve`."""
 
 import math
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from elastream.cli.options import Recorded
+from elastream.cli.orders import Run, run_directory
 from elastream.cli.output import AsJson, print_json
-from elastream.cli.pause import run_directory
 from elastream.errors import ElastreamError, InputError
+from elastream.settings import Address, Listen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,9 +22,20 @@ if TYPE_CHECKING:
     from elastream.recording.run_state import RunState
 
 Folder = Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Folder with the folders of runs.")]
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, or of an Autopilot.")]
-Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the run has ended.")]
-WAIT_STEP_S = 0.2
+Output = Annotated[
+    Path | None, typer.Option("-o", "--output", metavar="FILE", help="File to write; default: next to the recording.")
+]
+
+Open = Annotated[bool, typer.Option("--open", help="Open the report in the browser.")]
+Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs, or of Autopilots.")]
+At = Annotated[
+    Address | None,
+    typer.Option("--address", parser=lambda text: Listen().read("--address", text), metavar="[HOST:]PORT",
+                 help="Where to listen. The host of a bare port is 127.0.0.1. Default: a free port."),
+]  # fmt: skip
+Token = Annotated[
+    bool, typer.Option("--token/--no-token", help="Admit only who has the token that is printed with the address.")
+]
 # Figures of a run's folder that cannot be read.
 UNREAD: dict[str, Any] = {
     "dataflow": "", "state": "unreadable", "since": None, "cost": math.nan, "currency": "", "in_time": math.nan
@@ -96,24 +110,41 @@ def status(run: Run, as_json: AsJson = False) -> None:
     make_console().print(table)
 
 
-def stop(run: Run, wait: Wait = True) -> None:
-    """End a live run in order, after its start. Of an Autopilot, only the Autopilot ends; its queries continue.
+def report(run: Recorded, output: Output = None, open_it: Open = False, as_json: AsJson = False) -> None:
+    """Write the HTML report of a recorded run, and print its summary."""
+    from elastream.dashboard.console import make_console
+    from elastream.dashboard.summary import print_summary
+    from elastream.recording.recorder import Recording
+    from elastream.report.page import write_report
+    from elastream.report.summary import summarise
 
-    `elastream run --resume RUN` continues a stopped run.
+    recording = Recording.read(run)
+    beside = run / "report.html" if run.is_dir() else run.with_suffix(".html")
+    summary = summarise(recording)
+    path = write_report(recording, output or beside, summary)
+    if as_json:
+        print_json({**asdict(summary), "report": path})
+    else:
+        print_summary(recording, make_console(), path, summary)
+    if open_it:
+        typer.launch(path.resolve().as_uri())
+
+
+def serve(runs: Runs, address: At = None, token: Token = True) -> None:
+    """Show live or ended runs on a page: the dataflow, hosts, decisions and what other fleets would cost.
+
+    It reads the folders alone, so it costs the runs nothing. Who sees the page can pause a run, drain hosts and set bounds.
     """
-    from elastream.recording.run_state import driver_of, state_of
+    from elastream.dashboard.page.serving import serve as serve_page
 
-    directory = run_directory(run)
-    state = state_of(directory)
-    if not state.live:
-        raise InputError(f"{run} is not live: it is {state.state}")
-    directory.request_stop()
-    typer.echo(f"{run} (process {state.driver}) ends in order")
-    if not wait:
-        return
-    while driver_of(directory) is not None:
-        time.sleep(WAIT_STEP_S)
-    typer.echo(f"{run} {state_of(directory).state}")
+    if len(set(map(Path.resolve, runs))) < len(runs):
+        raise InputError("a run is named twice")
+    for run in runs:
+        run_directory(run)
+    address = address or Address("", 0)
+    if not token and address.host not in ("", "127.0.0.1", "localhost", "::1"):
+        typer.echo(f"elastream: everyone who reaches {address.host} can see and change these runs (--no-token)", err=True)
+    serve_page(runs, address, lambda url: typer.echo(f"live page: {url}"), guarded=token)
 
 
 def _cost(figures: "Mapping[str, Any]") -> str:

@@ -1,4 +1,7 @@
-"""`elastream simulate FILE`: compares policies in simulated time, or replays a recorded run and prints the drift."""
+"""`elastream simulate FILE`: compares policies in simulated time, or replays a recorded run and prints the drift.
+
+`elastream prices` lists the hosts of a price list.
+"""
 
 from dataclasses import fields
 from pathlib import Path
@@ -8,6 +11,7 @@ import typer
 
 from elastream.cli.experiment import MISSED_STATUS, STDOUT, Html, Json, save
 from elastream.cli.options import as_seconds, as_some_seconds, is_quiet, named_by, options_of
+from elastream.cli.output import AsJson, print_json
 from elastream.cli.program import declared
 from elastream.cli.tables import print_table
 from elastream.errors import CloudError, ElastreamError, InputError
@@ -172,3 +176,27 @@ def hosts_from(
     if not types:
         raise CloudError("no host types: declare them in the dataflow, or give a price list with --prices")
     return types
+
+
+def prices(
+    file: Annotated[Path, typer.Argument(metavar="[CSV]", help="Price list, or ec2 for the shipped one.")] = Path("ec2"),
+    as_json: AsJson = False,
+) -> None:
+    """List the host types of a price list, cheapest first, in USD."""
+    from elastream.cli.tables import print_table
+    from elastream.dashboard.console import make_console
+    from elastream.evaluation.page import Table
+    from elastream.evaluation.prices import describe, read_prices
+
+    kinds = read_prices(file)
+    if as_json:
+        print_json(kinds)
+        return
+    rows = []
+    for kind in kinds:
+        hour = kind.price / kind.billing.unit * 3600
+        core_hour = hour / kind.cores if kind.cores else 0.0
+        gib = kind.memory * 1e6 / 2**30
+        rows.append((kind.name, f"{kind.cores:g}", f"{gib:g}", f"{hour:.4f}", f"{hour * 730:.2f}", f"{core_hour:.4f}"))
+    header = ("type", "cores", "memory, GiB", "per hour", "per month", "per core-hour")
+    print_table(make_console(), Table(describe(file), header, tuple(rows)))

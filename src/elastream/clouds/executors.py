@@ -190,7 +190,7 @@ class ExecutorProvider(Provider):
                 self._request()  # or Spark would start others in their place
             self._save()
             notices = self._allocator.notices()
-            statuses = {name: self._status(host, registered, pending) for name, host in self._hosts.items()}
+            statuses = {name: self._status(host, pending) for name, host in self._hosts.items()}
             return {
                 name: noticed(each, Notice(*notices[each.executor])) if each.executor in notices else each
                 for name, each in statuses.items()
@@ -277,7 +277,7 @@ class ExecutorProvider(Provider):
             self._request()
         return pending
 
-    def _status(self, host: _Host, registered: Mapping[str, object], pending: PendingReason) -> HostStatus:
+    def _status(self, host: _Host, pending: PendingReason) -> HostStatus:
         if host.gone:
             return HostStatus(host.type, Phase.GONE, host.gone, executor=host.executor or "")
         if host.executor is None:

@@ -335,7 +335,7 @@ class RollBack:
         active: False: judge and refuse nothing.
     """
 
-    def __init__(self, entries: Iterable[Entry] = (), *, active: bool = True) -> None:
+    def __init__(self, entries: Iterable[Entry], *, active: bool = True) -> None:
         self._active = active
         self.trials: tuple[Trial, ...] = ()
         self._refusals: dict[Hashable, Refusal] = {}

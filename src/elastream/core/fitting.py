@@ -140,7 +140,7 @@ def _few_partitions(partitions: int, max_hosts: int) -> str:
     )
 
 
-def check_host_types(graph: Graph, types: Iterable[HostType], *, unchained: bool = False) -> None:
+def check_host_types(graph: Graph, types: Iterable[HostType], *, unchained: bool) -> None:
     """Raise CloudError if an operator's instance fits no host type."""
     offered = tuple(types)
     for operator in graph.operators:

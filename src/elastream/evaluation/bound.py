@@ -92,9 +92,6 @@ class Problem:
     min_hosts: int = 1
     max_hosts: int = 1_000_000
 
-    def at_once(self) -> "Problem":
-        return replace(self, leases=tuple(replace(each, start=0.0) for each in self.leases))
-
 
 def lower_bound(problem: Problem, *, whole: bool = True, seconds: float = SOLVE_S) -> Bound:
     """Return the bound of `problem`.

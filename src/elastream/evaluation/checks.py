@@ -95,15 +95,15 @@ def _all(runs: Sequence[Sequence[float]], holds: Callable[[MeanInterval], bool |
     return False if any(holds(MeanInterval.of(each, strict)) is False for each in runs) else None
 
 
-def median_at_least(name: str, runs: Sequence[float], bar: float, source: str, digits: int = 4) -> Check:
+def median_at_least(name: str, runs: Sequence[float], bar: float, source: str) -> Check:
     """Return a check that the population median is at least `bar`, by a sign test; needs five runs."""
     successes = sum(run >= bar for run in runs)
-    return Check(name, round(statistics.median(runs), digits), f">= {bar:g}", _decided(successes, len(runs)), source)
+    return Check(name, round(statistics.median(runs), 4), f">= {bar:g}", _decided(successes, len(runs)), source)
 
 
-def median_at_most(name: str, runs: Sequence[float], bar: float, source: str, digits: int = 4) -> Check:
+def median_at_most(name: str, runs: Sequence[float], bar: float, source: str) -> Check:
     successes = sum(run <= bar for run in runs)
-    return Check(name, round(statistics.median(runs), digits), f"<= {bar:g}", _decided(successes, len(runs)), source)
+    return Check(name, round(statistics.median(runs), 4), f"<= {bar:g}", _decided(successes, len(runs)), source)
 
 
 def _decided(successes: int, runs: int) -> bool | None:

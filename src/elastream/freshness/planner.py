@@ -158,7 +158,7 @@ class RunModel:
     each: float = 0.0
     largest: float = 0.0
     error: float = 1.0  # quantile SURE of actual over predicted time, at least 1
-    known: bool = False  # False before a run with records
+    measured: bool = False  # False before a run with records
     usual_startup: float = 0.0  # median of earlier runs (seconds)
 
     @classmethod
@@ -173,7 +173,7 @@ class RunModel:
             return cls(startup, release, usual_startup=usual)
         fixed, each = _line([run.share for run in worked], [run.seconds for run in worked])
         largest = max(run.share for run in worked)
-        model = cls(startup, release, fixed, each, largest, known=True, usual_startup=usual)
+        model = cls(startup, release, fixed, each, largest, measured=True, usual_startup=usual)
         ratios = [run.seconds / model.expected(run.records, run.hosts) for run in worked if run.seconds > 0]
         return replace(model, error=max(1.0, bound(ratios)) if ratios else 1.0)
 
@@ -221,7 +221,7 @@ def plan_wake(
     """
     if not waiting:
         return WakePlan(math.inf)
-    if not model.known:
+    if not model.measured:
         return WakePlan(now, bounds.least, "records wait, and no run has measured their work")
     if waiting.oldest == -math.inf:
         return WakePlan(now, bounds.least, "records wait since an unknown time")

@@ -29,7 +29,7 @@ from elastream.documents.schema import Duration, Keys
 from elastream.documents.user_code import near
 from elastream.errors import DataflowError
 from elastream.guards.evaluator import Element, Guard, held_for
-from elastream.guards.exclusion import not_exclusive
+from elastream.guards.interpreter import not_exclusive
 from elastream.guards.language import MAX_WINDOW_S, GuardError, Language, check_name, is_name
 from elastream.guards.subject import Subject, system_signals
 from elastream.guards.tree import Node, signals_of
@@ -207,7 +207,8 @@ def _element(file: Located, language: Language, name: str, keys: Mapping[str, Gu
         begins = trees.get("when") or trees.get("on")
         activate = None if begins is None else held_for(begins, each.for_)
         guards.append(Guard(alternate, activate, trees.get("off"), trees.get("value", fixed), each.text))
-    if all(each.value is None for each in keys.values()) and (problem := not_exclusive(guards)):
+    plain = all(each.value is None and each.off is None for each in keys.values())
+    if plain and (problem := not_exclusive({guard.alternate: guard.activate for guard in guards})):
         raise file.error(loc, problem)
     return Element(name, tuple(guards))
 

@@ -73,7 +73,7 @@ def _subject(
     return Subject(flow, kinds, {**operators, **choices}, both, signals)
 
 
-def system_signals(subject: Subject | None = None) -> Iterator[Signal]:
+def system_signals(subject: Subject | None) -> Iterator[Signal]:
     """Yield metrics that guards can read: `latency_p99`, ... of the application, and `OPERATOR.METRIC`."""
     for metric in Metric:
         if metric in of_application():

@@ -10,7 +10,6 @@ MISSING = frozenset({"", "nan", "null", "none", "na", "n/a", "#n/a", "-", "--", 
 
 _BLANKS = "[ \u00a0\u202f\u2009'’_]"
 _EXPONENT = r"(?:[eE][+-]?\d+)?"
-_PLAIN = re.compile(rf"[+-]?\d+{_EXPONENT}")
 _GROUPS = {mark: rf"[+-]?[1-9]\d{{0,2}}(?:{re.escape(mark)}\d{{3}})+" for mark in ",."}
 _BLANK_GROUPS = rf"[+-]?[1-9]\d{{0,2}}(?:{_BLANKS}\d{{3}})+"
 

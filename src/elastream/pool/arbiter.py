@@ -284,7 +284,7 @@ def _restore_state(
         frozenset(name for name, record in hosts.items() if record.tenure is not Tenure.HELD),
         TypeAdapter(dict[str, Party]).validate_python(tables.get("regions", {})),
         {
-            name: Member(m["term"], hosts=tuple(m["hosts"]), heard=now, priority=m["priority"], minimum=m["minimum"])
+            name: Member(m["term"], hosts=tuple(m["hosts"]), reported_at=now, priority=m["priority"], minimum=m["minimum"])
             for name, m in members.items()
         },
         tables.get("counters", {}).get("next_number", 1),

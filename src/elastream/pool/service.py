@@ -222,6 +222,6 @@ def _status(node: ArbiterNode) -> dict[str, Any]:
             | {field: getattr(member, field) for field in member_fields}
             for name, member in state.applications.items()
         },
-        "regions": {name: {"hosts": len(party.hosts), "heard": party.heard} for name, party in state.regions.items()},
+        "regions": {name: {"hosts": len(party.hosts), "heard": party.reported_at} for name, party in state.regions.items()},
         "bill": node.bill(),
     }

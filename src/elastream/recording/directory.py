@@ -77,7 +77,7 @@ class RunDirectory:
         """
         return self.reached / "control" / segment
 
-    wanted = Below("control", "wanted.json")  # composition requested of all queries; read before each batch
+    composition_request = Below("control", "wanted.json")  # composition requested of all queries; read before each batch
     paused = Below("control", "paused")  # exists while the controller is paused, with the time of the pause
     stop_request = Below("control", "stop")  # request of `elastream stop` to the driver, with its time
     requests = Below("control", "requests.jsonl")  # requests of people to the loop, one line each; never removed

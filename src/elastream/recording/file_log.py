@@ -14,8 +14,6 @@ from urllib.parse import unquote, urlsplit
 
 from elastream.recording.paths import AnyPath, names_in
 
-NAN = float("nan")
-
 # Newest log entries whose files are remembered; a batch adds one.
 REMEMBERED_ENTRIES = 1000
 

@@ -100,7 +100,7 @@ STEP = 0.02
 class Totals:
     """Figures of a run, or of a part of it and all that came before."""
 
-    kept: InTime  # records and time within the target
+    in_time: InTime  # records and time within the target
     savings: Savings  # the load so far, and what other fleets would cost
     time: float = 0.0  # end [s]
     served: float = math.nan  # records, from throughput over time
@@ -131,7 +131,7 @@ class Totals:
             {
                 **{name: getattr(self, name) for name in plain},
                 "latencies": [weights.tolist(), *(each.tolist() for each in means)],
-                "kept": asdict(self.kept),
+                "kept": asdict(self.in_time),
                 "savings": self.savings.to_json(),
                 "lacked": [asdict(each) for each in self.lacked],
                 "basis": {name: each.value for name, each in self.basis.items()},
@@ -184,7 +184,7 @@ def tally_of(recording: Recording) -> Totals:
     return replace(
         before,
         time=float(recording.times[-1]) if len(recording.times) else before.time,
-        kept=count_in_time(recording, before.kept, widths),
+        in_time=count_in_time(recording, before.in_time, widths),
         savings=savings_of(recording, before.savings),
         served=float(served.sum() + np.nan_to_num(before.served)) if len(served) else before.served,
         counted=before.counted + _counted(recording),

@@ -55,7 +55,7 @@ class Ledger:
     def present(self, region: str) -> bool:
         """Return True if a region reported within `rules.absence` seconds."""
         party = self.regions.get(region)
-        return region in self.reporting or (party is not None and self.now - party.heard <= self.rules.absence)
+        return region in self.reporting or (party is not None and self.now - party.reported_at <= self.rules.absence)
 
     def to(
         self,
@@ -208,9 +208,9 @@ class Ledger:
         sent: list[RegionOrder | View] = [
             order_for(state, name, self.refusals.get(name, ""), tuple(self.retained.get(name, ())))
             for name, party in self.regions.items()
-            if party.seen < party.term or name in self.refusals or name in self.retained
+            if party.acknowledged < party.term or name in self.refusals or name in self.retained
         ]
-        sent += [view_for(state, name) for name, member in self.members.items() if member.seen < member.term]
+        sent += [view_for(state, name) for name, member in self.members.items() if member.acknowledged < member.term]
         return state, tuple(sent)
 
     def _settle(self, past: SharedLease) -> None:
@@ -313,7 +313,7 @@ def join_problem(state: Arbiter, application: str, minimum: int) -> str:
 
 
 def join(state: Arbiter, application: str, priority: float, minimum: int, now: float) -> Arbiter:
-    member = Member(1, heard=now, priority=priority, minimum=minimum)
+    member = Member(1, reported_at=now, priority=priority, minimum=minimum)
     return replace(state, applications={**state.applications, application: member})
 
 
@@ -354,7 +354,7 @@ def decide(
 
 def _end_waits(ledger: Ledger) -> None:
     for name, member in tuple(ledger.members.items()):
-        if ledger.now - member.heard > ledger.rules.silence:
+        if ledger.now - member.reported_at > ledger.rules.silence:
             ledger.dismiss(name)
     for host in [host for host in ledger.unsettled if ledger.hosts[host].until <= ledger.now]:
         late = f"{ledger.hosts[host].owner} had not left it within {ledger.rules.patience:g} s"
@@ -384,7 +384,7 @@ def _apply_report(ledger: Ledger, report: RegionReport) -> tuple[str, ...]:
     party = ledger.regions.setdefault(report.region, Party())
     if report.number <= party.number:
         return ()
-    party = replace(party, number=report.number, seen=max(party.seen, report.seen), heard=ledger.now)
+    party = replace(party, number=report.number, acknowledged=max(party.acknowledged, report.seen), reported_at=ledger.now)
     ledger.regions[report.region] = party
     for host in ledger.ordered.pop(report.region, frozenset()).intersection(report.up):
         ledger.to(host, Tenure.FREE)
@@ -435,7 +435,7 @@ def _free_unwanted(ledger: Ledger) -> set[str]:
 
 def _apply_claim(ledger: Ledger, claim: Claim) -> bool:
     name = claim.application
-    member = replace(ledger.members[name], heard=ledger.now)
+    member = replace(ledger.members[name], reported_at=ledger.now)
     ledger.members[name] = member
     if claim.number <= member.number:
         return False
@@ -444,7 +444,7 @@ def _apply_claim(ledger: Ledger, claim: Claim) -> bool:
     ledger.members[name] = replace(
         member,
         number=claim.number,
-        seen=max(member.seen, claim.seen),
+        acknowledged=max(member.acknowledged, claim.seen),
         asks=tuple(kind for kind in asks if kind in ledger.kinds),
         critical=claim.critical,
         used=claim.used,

@@ -60,10 +60,10 @@ class Party:
     """A region or an application: last term sent and acknowledged, and its hosts."""
 
     term: int = 0
-    seen: int = 0
+    acknowledged: int = 0
     number: int = 0  # number of its last message that counted
     hosts: tuple[str, ...] = ()
-    heard: float = 0.0  # time of that message
+    reported_at: float = 0.0  # time of that message
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ class Emissions:
 Load = ArrivalPattern | Emissions
 
 
-def emissions(load: Load, *, step: float = 0.1, until: float = math.inf) -> Emissions:
+def emissions(load: Load, *, step: float = 0.1, until: float) -> Emissions:
     """Convert a load; cut a pattern into steps of `step` seconds.
 
     Raises InputError for an endless pattern without a limit `until` (seconds).
@@ -148,7 +148,7 @@ PIECES = 64
 class Source:
     """Emits the records of a load singly, or in cohorts of `piece` seconds."""
 
-    def __init__(self, load: Emissions, piece: float | None = None) -> None:
+    def __init__(self, load: Emissions, piece: float | None) -> None:
         self.load = load
         self.piece = piece
         self.total = load.total

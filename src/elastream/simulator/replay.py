@@ -38,7 +38,7 @@ def recorded_plant(
     layout: Layout,
     calibration: Calibration,
     *,
-    seed: int = 0,
+    seed: int,
     target_latency: float | None = None,
     max_hosts: int = 1_000_000,
 ) -> SimulatedPlant:

@@ -45,8 +45,8 @@ class FailoverPlan:
         hosts: HostLedger,
         placing: Placing,
         rings: Rings,
-        standby: Callable[[], Mapping[TaskId, Sequence[str]]] = dict,
-        replicas: Callable[[], int] = lambda: 0,
+        standby: Callable[[], Mapping[TaskId, Sequence[str]]],
+        replicas: Callable[[], int],
     ) -> None:
         """Start acting on lost executors. Hosts with a replica (`standby`) come before ring successors."""
         self._recovery, self._live, self._hosts, self._placing = recovery, live, hosts, placing

@@ -345,10 +345,10 @@ class SparkPlant(Generic[Q]):
         links = Frame() if traffic is None else traffic.links(host_of, there, self._limits.terms.link_rate)
         probes = self.instruments.speeds
         speeds: Mapping[str, HostSpeed] = {} if probes is None else probes.look(host_of, leases, now)
-        measured, copies = self._measured(leases), self.standby.memory()
+        measured = self._measured(leases)
         span = whole_batches([[batch.end for batch in query.batches] for query in live], wall)
-        memory = self._memory.columns(host_of, placements, wall)
-        hosts = self._watch.frame(leases, placements, links, self.hosts.use, measured, now, speeds, copies, span, memory)
+        memory = {Metric.COPIES_MEMORY: self.standby.memory(), **self._memory.columns(host_of, placements, wall)}
+        hosts = self._watch.frame(leases, placements, links, self.hosts.use, measured, now, speeds, span, memory)
         used = cores_used(hosts, {name: leases[name] for name in working}, self.hosts.compiling)
         operators = self.queries.operators(wall, loads, leases.usable_cores[0], used)
         behind = seconds_waiting(context.graph, operators)

@@ -452,7 +452,7 @@ def _teardown(stop: Callable[[], object]) -> None:
         log.debug("a part of the run was already closed", exc_info=True)
 
 
-def _await_first(hosts: Hosts, least: int, progress: Progress = no_progress) -> None:
+def _await_first(hosts: Hosts, least: int, progress: Progress) -> None:
     before = hosts.leases.keys() - hosts.active.keys()
 
     def look() -> None:

@@ -53,8 +53,8 @@ def run(tmp_path: Path, layout: Layout) -> RunDirectory:
         folder = directory.edge(edge.source, edge.target) / f"batch={number}"
         folder.mkdir(parents=True)
         pq.write_table(pa.table({"value": ["a"] * 10}), folder / "part.parquet")
-    directory.wanted.parent.mkdir(parents=True, exist_ok=True)
-    write_request(directory.wanted, CompositionRequest())
+    directory.composition_request.parent.mkdir(parents=True, exist_ok=True)
+    write_request(directory.composition_request, CompositionRequest())
     return directory
 
 

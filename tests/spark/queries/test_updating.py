@@ -79,14 +79,14 @@ class Life:
             began = Composition(version, began.alternates, began.choices, began.parallelism, began.tables, began.code)
         self.graph = graph
         request = CompositionRequest(began.version, self.code.codec.encode(began), widths_of(self.layout, began))
-        write_request(self.directory.wanted, request)
+        write_request(self.directory.composition_request, request)
         self.running = tuple(self._segment(each, began) for each in self.layout.segments)
         self.switching = Switching(self.layout, self.running, code=self.code)
 
     def _segment(self, segment: Any, began: Composition) -> RunningSegment:
         about = {
             "segment": segment, "checkpoint": self.directory.checkpoint(segment.name), "own_source": True, "began": began,
-            "inputs": self.directory.inputs(segment.name), "composition_file": self.directory.wanted,
+            "inputs": self.directory.inputs(segment.name), "composition_file": self.directory.composition_request,
             "codec": self.code.codec,
         }  # fmt: skip
         others = {"query": None, "keyed": (), "meter": None, "sources": {}, "edges": {}, "reads": ("source",), "places": {}}
@@ -107,7 +107,7 @@ class Life:
     def plan(self, number: int) -> int:
         checkpoint = self.running[number].checkpoint
         (checkpoint / "offsets").mkdir(parents=True, exist_ok=True)
-        batch, asked = latest_batch(checkpoint) + 1, read_request(self.directory.wanted)
+        batch, asked = latest_batch(checkpoint) + 1, read_request(self.directory.composition_request)
         offset = {"n": batch + 1, "version": asked.version, "code": asked.code}
         (checkpoint / "offsets" / str(batch)).write_text("v1\n{}\n" + json.dumps(offset))
         return batch

@@ -304,7 +304,7 @@ def test_versions_go_on_from_whatever_a_copy_of_the_drivers_files_lacks(wanted, 
     """Where a run goes on elsewhere, what was wanted comes from a copy, and batches were planned under a later version."""
     layout, directory = two_queries(), RunDirectory.create(tmp_path, "two")
     assert newest_version(layout, directory) == 0
-    write_request(directory.wanted, CompositionRequest(wanted, 0))
+    write_request(directory.composition_request, CompositionRequest(wanted, 0))
     first, last = layout.segments
     offsets = directory.checkpoint(first.name) / "offsets"
     offsets.mkdir(parents=True)

@@ -148,9 +148,6 @@ class Rig:
         ended = self.follower.ended
         _until(lambda: self._works() and self.follower.ended > ended, limit, "a batch")
 
-    def wait_for_hosts(self, count: int, limit: float) -> None:
-        _until(lambda: self._works() and len(self.hosts) >= count, limit, f"{count} hosts")
-
     def arrival(self, asked: float) -> float | None:
         """Return seconds since `asked` (epoch seconds) if all tasks are in place, else None."""
         return time.time() - asked if self._there() else None

@@ -13,7 +13,6 @@ import pandas as pd
 Frame: TypeAlias = pd.DataFrame
 WINDOW = pd.Timedelta(seconds=10)
 SLIDE = pd.Timedelta(seconds=2)
-MICROSECOND = pd.Timedelta(microseconds=1)
 CLASSES = ((0, 10_000), (10_000, 1_000_000), (1_000_000, 2**63 - 1))  # lowest price, and the one above the highest
 CHANNEL_IDS = {"apple": "0", "google": "1", "facebook": "2", "baidu": "3"}
 

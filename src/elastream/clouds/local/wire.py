@@ -13,7 +13,7 @@ import struct
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from elastream.clouds.local.processes import end_with_parent
@@ -68,11 +68,11 @@ class Wire:
         return [heapq.heappop(ready)[2:] for _ in range(len(ready))]
 
 
-def carry(wire: Wire, taps: Sequence[int], clock: Callable[[], float] = time.monotonic) -> None:
+def carry(wire: Wire, taps: Sequence[int]) -> None:
     """Forward frames between the devices forever."""
     ends = {tap: end for end, tap in enumerate(taps)}
     while True:
-        wait = max(0.0, wire.next_due - clock())
+        wait = max(0.0, wire.next_due - time.monotonic())
         readable, _, _ = select.select(taps, (), (), None if wait == float("inf") else wait)
         for tap in readable:
             for _ in range(MAX_FRAMES_PER_READ):
@@ -80,8 +80,8 @@ def carry(wire: Wire, taps: Sequence[int], clock: Callable[[], float] = time.mon
                     frame = os.read(tap, MAX_FRAME_BYTES)
                 except BlockingIOError:
                     break
-                wire.arrived(ends[tap], frame, clock())
-        for end, frame in wire.due(clock()):
+                wire.arrived(ends[tap], frame, time.monotonic())
+        for end, frame in wire.due(time.monotonic()):
             with contextlib.suppress(OSError):  # the region is being removed
                 os.write(taps[end], frame)
 

@@ -193,14 +193,14 @@ def _about(cores: float) -> float:
 
 
 def _of_all_sizes(shown: Sequence[tuple[float, float, float, float]]) -> tuple[tuple[float, float, float, float], ...]:
-    of_size, of_kind, kept = Counter[tuple[float, int]](), Counter[bool](), []
+    of_size, of_kind, sample = Counter[tuple[float, int]](), Counter[bool](), []
     for each in reversed(shown):
         size, loaded = (each[2], math.floor(2 * math.log2(each[1]))), each[0] >= LOADED_S
         if of_size[size] < OF_A_SIZE and of_kind[loaded] < COUNTED:
             of_size[size] += 1
             of_kind[loaded] += 1
-            kept.append(each)
-    return tuple(reversed(kept))
+            sample.append(each)
+    return tuple(reversed(sample))
 
 
 def quantile(values: Sequence[float], level: float) -> float:

@@ -34,8 +34,6 @@ STOP = 0.01
 PACE = 0.01
 # Most epochs; STOP ends earlier.
 EPOCHS = 500
-# Percentage points of MAPE within which two methods are equal (rounding).
-TIE = ROUNDING
 # Standard deviations at which inputs are clipped: sigmoids are flat long before.
 FAR = 1e3
 # Deviation below which a signal counts as constant, before logarithms.

@@ -443,7 +443,7 @@ def _first(conditions: Conditions, instants: int) -> Conditions:
     return replace(conditions, rates=conditions.rates[:instants], speeds=speeds, bandwidth=links)
 
 
-def farthest(throughput: Floats, goal: Goal, hold: Hold = "step") -> int:
+def farthest(throughput: Floats, goal: Goal, hold: Hold) -> int:
     """Return how many instants stay within the tolerance (lines 5 to 13).
 
     "Cumulative" throughput is read as an instant's throughput with earlier backlog (4.4) or, to hold the interval, as the
@@ -474,7 +474,7 @@ class _Search:
         problem: Problem,
         deployment: Deployment,
         conditions: Conditions,
-        hold: Hold = "step",
+        hold: Hold,
         why: tuple[str, ...] = (),
     ) -> None:
         self.problem, self.goal, self.all, self.hold = problem, problem.goal, conditions, hold

@@ -238,7 +238,7 @@ def needs_of(assembly: Assembly, flows: Flows) -> Floats:
     return records * costs
 
 
-def bottleneck(assembly: Assembly, flows: Flows, without: Collection[int] = ()) -> int | None:
+def bottleneck(assembly: Assembly, flows: Flows, without: Collection[int]) -> int | None:
     """Return the operator with the lowest relative throughput (`GetNextPE`), or None if no operator lacks cores."""
     relative = flows.relative.mean(axis=0)
     can = assembly.sizable | assembly.problem.shared

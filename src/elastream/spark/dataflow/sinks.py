@@ -97,7 +97,7 @@ def replace_results(sinks: Iterable[SinkSpec | None]) -> None:
             raise EnvironmentProblem(f"the results in {path} cannot be replaced: {error.strerror or error}") from None
 
 
-def begin_results(path: AnyPath, key: Sequence[str] = (), *, run: str = "", fresh: bool = True) -> None:
+def begin_results(path: AnyPath, key: Sequence[str], *, run: str = "", fresh: bool = True) -> None:
     """Prepare `path` for the results of `run`; with `key` as a change log. Raises EnvironmentProblem."""
     try:
         path.mkdir(parents=True, exist_ok=True)

@@ -128,7 +128,7 @@ def start_queries(  # noqa: PLR0913
     _set(spark, settings)
     try:
         write_request(
-            directory.wanted,
+            directory.composition_request,
             CompositionRequest(composition.version, codec.encode(composition), widths_of(layout, composition)),
         )
         for segment in layout.segments:
@@ -240,7 +240,7 @@ class _Compiler:
             query,
             self.checkpoint,
             self.inputs,
-            self.common.directory.wanted,
+            self.common.directory.composition_request,
             self.own,
             self.composition,
             tuple(operator.name for operator in self.keyed),
@@ -277,7 +277,7 @@ class _Compiler:
         return self.common.directory.edge(edge.source, edge.target)
 
     def _steering(self, name: str) -> Steering:
-        requested = self.common.directory.wanted
+        requested = self.common.directory.composition_request
         if not self.wave:
             return Steering(name, requested)
         # An edge that nothing was written to: of a new run, it is as all began; of one that goes on, it may hold anything.

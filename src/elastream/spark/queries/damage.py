@@ -45,7 +45,7 @@ def check_not_damaged(layout: Layout, directory: RunDirectory) -> None:
     A query without a checkpoint begins anew, with a warning if others have begun. It may not if a durable edge has begun:
     it would take rewritten records for earlier ones.
     """
-    read_request(directory.wanted)
+    read_request(directory.composition_request)
     complete_edges(layout, directory)
     progress = {each.name: _progress_of(directory, each.name) for each in layout.segments}
     for query, at in progress.items():
@@ -83,17 +83,17 @@ def _remove_undone(folder: AnyPath, newest: int) -> None:
 
 def _without_records(checkpoint: AnyPath) -> Sequence[int]:
     """Return the newest batches of which each is a repartition, or what one has skipped."""
-    batch, found = latest_batch(checkpoint, "commits"), list[int]()
+    batch, batches = latest_batch(checkpoint, "commits"), list[int]()
     while True:
         try:
             before, now = ((checkpoint / "offsets" / str(each)).read_text().splitlines() for each in (batch - 1, batch))
             widths = [json.loads(lines[1]).get("conf", {}).get(WIDTH) for lines in (before, now)]
         except (OSError, ValueError, IndexError, AttributeError):
-            return found
+            return batches
         if widths[0] == widths[1]:
-            return found
+            return batches
         skipped = () if before[2:] == now[2:] else (batch - 1,)
-        found += [batch, *skipped]
+        batches += [batch, *skipped]
         batch -= 1 + len(skipped)
 
 

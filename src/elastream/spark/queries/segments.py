@@ -70,11 +70,9 @@ def committed_offsets(checkpoint: AnyPath) -> Sequence[Mapping[str, Any]]:
     return offsets_of(checkpoint, committed) if committed >= 0 else ()
 
 
-def composition_left(
-    layout: Layout, directory: RunDirectory, new: Composition, codec: CompositionCodec | None = None
-) -> Composition:
+def composition_left(layout: Layout, directory: RunDirectory, new: Composition, codec: CompositionCodec) -> Composition:
     """Return the last composition requested by an earlier driver, or `new` if there was none. Its version increases."""
-    requested = read_request(directory.wanted)
+    requested = read_request(directory.composition_request)
     if not requested.partitions:
         return new
     widths = {name: width for name, width in requested.partitions.items() if name in layout.graph.by_name}
@@ -82,7 +80,6 @@ def composition_left(
         for edge in segment.inputs:
             if not (stage := stage_behind(segment, edge)).keyed and edge_name(edge) in requested.partitions:
                 widths[stage.operators[0]] = requested.partitions[edge_name(edge)]
-    codec = codec or CompositionCodec(layout.graph)
     left = codec.decode(requested.code, requested.version + 1, {**new.parallelism, **widths})
     if not left.tables:
         return left
@@ -96,7 +93,7 @@ def newest_version(layout: Layout, directory: RunDirectory) -> int:
 
     If a run resumes from a copy of its driver's files, batches may have been planned under a later one than the copy holds.
     """
-    versions = [read_request(directory.wanted).version]
+    versions = [read_request(directory.composition_request).version]
     for segment in layout.segments:
         checkpoint, inputs = directory.checkpoint(segment.name), directory.inputs(segment.name)
         if (planned := latest_batch(checkpoint)) >= 0:

@@ -230,13 +230,13 @@ def _with_messages(code: Code, log: CodeLog) -> Code:
         with suppress(InputError):  # of a version that cannot be loaded, no batch ran
             before = loaded(log, each.version)
             break
-    kept = dict(code)
+    merged = dict(code)
     for name, alternates in code.items():
         now, then = _receivers(alternates), _receivers(before.get(name, ()))
         sent = next((each.sent for each in then if each.sent), ())
         if sent and now and not any(misfit(sent[0], each.message) for each in now):
-            kept[name] = _given(alternates, sent[0])
-    return kept
+            merged[name] = _given(alternates, sent[0])
+    return merged
 
 
 def _marks(code: Code) -> dict[str, dict[str, str]]:

@@ -52,15 +52,14 @@ class HostCpuUsage:
         measured: Mapping[str, HostUsage],
         now: float,
         speeds: Mapping[str, HostSpeed] = MappingProxyType({}),
-        copies: Mapping[str, float] = MappingProxyType({}),
         span: tuple[float, float] = (CPU_WINDOW, 0.0),
-        memory: Mapping[Metric, Mapping[str, float]] = MappingProxyType({}),
+        more: Mapping[Metric, Mapping[str, float]] = MappingProxyType({}),
     ) -> Frame:
         """Return a row per lease. CPU use is unknown until a host is up.
 
         `use` returns the occupied fraction of a host's slots, for one without `measured` CPU time. CPU use is relative to
         the share of its cores that a host gets (`speeds`), and covers span[0] to span[1] seconds ago if known for so long,
-        else the last CPU_WINDOW. `copies`: megabytes of standby replicas. `memory`: further columns by host.
+        else the last CPU_WINDOW. `more`: further columns by host.
         """
         count = Counter(placement.values())
         measurements = {name: measured.get(name, UNMEASURED) for name in leases}
@@ -81,8 +80,7 @@ class HostCpuUsage:
                 Metric.TASKS: [float(count[name]) for name in leases],
                 Metric.SPEED: [speeds[name].speed if name in speeds else NAN for name in leases],
                 Metric.BANDWIDTH: [_exchanged(name, links) for name in leases],
-                Metric.COPIES_MEMORY: [copies.get(name, NAN) for name in leases],
-                **{metric: [column.get(name, NAN) for name in leases] for metric, column in memory.items()},
+                **{metric: [column.get(name, NAN) for name in leases] for metric, column in more.items()},
             },
             {Metric.SPEED: oldest, Metric.CPU: span[1]},
         )

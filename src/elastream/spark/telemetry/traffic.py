@@ -135,7 +135,7 @@ class Traffic:
                 total += flow.between(place, len(hosts)) / seconds
         return total
 
-    def links(self, host_of: Mapping[str, str], hosts: Sequence[str], capacity: float = math.nan) -> Frame:
+    def links(self, host_of: Mapping[str, str], hosts: Sequence[str], capacity: float) -> Frame:
         """Return a row per ordered pair of `hosts`: shuffle bytes/s over it, and its capacity [bytes/s]."""
         apart = ~np.eye(len(hosts), dtype=np.bool_)
         traffic = self.between(host_of, hosts)[apart]

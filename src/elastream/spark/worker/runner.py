@@ -109,8 +109,8 @@ class Results:
                 return of.filtered(self.made)
             case Form.SWITCH:
                 ports = pa.array([port for port in self.made if port is not None], pa.string())
-                kept = of.filtered([port is not None for port in self.made]) if self.bad else of
-                return Chunk(schema, pa.RecordBatch.from_arrays([*kept.batch().columns, ports], schema=schema))
+                whole = of.filtered([port is not None for port in self.made]) if self.bad else of
+                return Chunk(schema, pa.RecordBatch.from_arrays([*whole.batch().columns, ports], schema=schema))
         return Chunk(schema, values=self.emitted(0, len(self.made)))
 
     def emitted(self, first: int, behind: int) -> list[Any]:

@@ -34,10 +34,6 @@ TABLE: Mapping[str, tuple[float, float, float, float, float]] = {
     "ce": (0.58, 0.81, 0.66, 0.42, 0.31),
 }
 ADAPTED: Mapping[str, float] = {"genetic": 0.34, "ce": 0.29}  # p. 93: profit at 50 messages/s, adapted, with both
-# p. 93, from Fig. 4.7(a): the first two are exceeded
-PLANNING_SECONDS: Mapping[tuple[str, int], float] = {("exact", 50): 10_000, ("genetic", 8000): 1_000, ("ce", 8000): 2.5,
-    ("sh", 8000): 2.5}  # fmt: skip
-
 
 CELL = 0.1  # largest distance of a cell of Table 4.2, and of a profit of p. 93
 CE_OF_GENETIC = (0.6, 0.8)  # p. 93: "between 60% to 80% of GA's profit"
