@@ -51,7 +51,7 @@ NOTICE = Job(keys=600_000, rows=10_000, pace=2.0)
 FIRST_HOSTS, FIRST_PARTITIONS, ROUNDS = 4, (8, 64), 5
 NOTICES, NOTICE_S = 2, 30.0
 FULL, FULL_MB = Job(keys=1_600_000, rows=100_000, pace=2.0, partitions=16), 700.0
-FULL_DISK, FULL_DISK_MB, FULL_DISK_LIMIT_MB = WithPython(keys=100_000, rows=5_000, pace=0.5, partitions=64), 700.0, 960.0
+FULL_DISK, FULL_DISK_MB, FULL_DISK_LIMIT_MB = WithPython(keys=2_000_000, rows=50_000, pace=0.5, partitions=64), 700.0, 1090.0
 SHRINKINGS, QUICK_SHRINKINGS, UNASKED = 200, 10, 3
 TOLERANCE, BAR, SPREAD_BAR, NOTICE_BAR, HOSTS_BAR = 0.25, 0.9, 1.3, 1.2, 1.1
 # Seconds between the figures that an executor writes.
