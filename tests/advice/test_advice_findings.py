@@ -243,6 +243,16 @@ def test_trigger_may_be_short_for_long_batches(driver):
     assert kinds(log(0.0, batches=6)) == set()  # they may catch up
 
 
+def test_trigger_that_some_batches_keep_is_not_far_too_short():
+    log, at = LogOf((2, 2)), 0.0
+    log.started(QUERY)
+    for number in range(40):
+        stage = Stage([0.4 if number % 4 == 3 else 2.0] * 4, 100)
+        end = log.batch(QUERY, number, at, 100 + 40 * (number % 9), [stage], slots=4)
+        at = max(end, 2.0 * (at // 2.0 + 1))
+    assert "short trigger" not in kinds(log)
+
+
 def test_long_trigger_shows_in_two_starts():
     log = job(usual, batches=3, every=40.0)
     assert kinds(log, target=80.0) == {"trigger"}

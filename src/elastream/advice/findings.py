@@ -87,6 +87,8 @@ ONE_WAVE, FULL_INTERVAL = 0.6, 0.6
 # Batches back to back of which a longer trigger saves some: their least number, their share of the time, and the part of a
 # batch that does not depend on records; with that trigger, the part of the target that a record takes, and of time in use.
 RESTLESS_BATCHES, RESTLESS, RESTLESS_FIXED, RESTLESS_WAIT, RESTLESS_BUSY = 5, 0.8, 0.8, 0.9, 0.5
+# Multiple of a trigger that some batches keep, from which the usual one is far longer.
+FAR = 2.0
 # Multiples of the usual records, seconds and rate of a batch that a limit would prevent, and sources that have one.
 SURGE_ROWS, SURGE_SECONDS, SURGE_RATE = 5.0, 3.0, 3.0
 LIMITS = {"Kafka": "maxOffsetsPerTrigger", "FileStreamSource": "maxFilesPerTrigger", "Delta": "maxFilesPerTrigger"}
@@ -561,7 +563,7 @@ def _restless(
 ) -> Iterator[Finding]:
     takes = statistics.median(batch.seconds for batch in warm)
     busy = math.fsum(batch.seconds for batch in warm) / (warm[-1].end - warm[0].start)
-    if len(warm) < RESTLESS_BATCHES or query.trigger > takes or busy < RESTLESS:
+    if len(warm) < RESTLESS_BATCHES or takes < FAR * query.trigger or busy < RESTLESS:
         return
     (line, error), driver = _fixed(warm), statistics.median(_of_driver(batch, query) for batch in warm)
     fixed, least = min(takes, max(line, driver)), max(line - 2 * error, driver)
@@ -573,7 +575,7 @@ def _restless(
             f"{query.name} starts a batch of {format_duration(takes)} right after the other, and "
             f"{percent(fixed / takes)} of it does not depend on its records"
         )
-        yield Finding(query.name, "short trigger", evidence, f"trigger(processingTime='{format_duration(interval)}')")
+        yield Finding(query.name, "short trigger", evidence, f"trigger(processingTime='{interval:.1f} seconds')")
 
 
 def _of_driver(batch: LoggedBatch, query: LoggedQuery) -> float:
