@@ -287,8 +287,8 @@ def _starved(application: Application, query: LoggedQuery) -> Iterator[Finding]:
     others = [(each.name, list(each.batches)) for each in application.queries.values() if each is not query]
     starved = []
     for batch in batches:
-        held = [_held(stage, others, application.slots(stage.times.begun)) for stage in batch.stages]
-        longest = max(held, default=(0.0, ""))
+        waits = (_wait_behind(others, stage, application.slots(stage.times.begun)) for stage in batch.stages)
+        longest = max(waits, default=(0.0, ""))
         overruns = math.isnan(query.trigger) or batch.seconds > query.trigger
         if overruns and longest[0] > batch.seconds / 2:
             starved.append((batch, longest[1]))
@@ -302,8 +302,8 @@ def _starved(application: Application, query: LoggedQuery) -> Iterator[Finding]:
         yield Finding(query.name, Cause.SLOTS.name.lower(), evidence, _slots(application, query)[1])
 
 
-def _held(stage: Stage, others: Sequence[tuple[str, Sequence[LoggedBatch]]], slots: int) -> tuple[float, str]:
-    """Return for how long (seconds) tasks of another query were launched before those of a stage, and its name."""
+def _wait_behind(others: Sequence[tuple[str, Sequence[LoggedBatch]]], stage: Stage, slots: int) -> tuple[float, str]:
+    """Return for how long (seconds) a stage waited behind one of another query, and its name."""
     times, longest = stage.times, (0.0, "")
     begun, until = times.begun, times.begun + stage.delay - (times.run / slots if times.tasks > slots else 0.0)
     if until - begun < LONG_BATCH_S:
