@@ -62,6 +62,10 @@ def burst(number, of=9, rows=90_000):
     return {name: json.dumps({"t": {"0": end}}) for name, end in zip(("startOffset", "endOffset"), ends, strict=True)}
 
 
+def few_after_a_cold_start(number):
+    return 100 + 40 * (number % 9) if number else 5000
+
+
 def other_jobs(log):
     """Add a job that no query has."""
     log.add("SparkListenerJobStart", **{"Job ID": 900, "Submission Time": 1_800_000_000_000, "Stage IDs": []})
@@ -141,7 +145,7 @@ PLANTED = {
     "failed tasks": lambda: job(lambda n, rows: [Stage([0.2] * 4, rows, failed=1)]),
     "idle executors": lambda: job(lambda n, rows: [Stage([1.2] * 4, rows)], executor="0"),
     "growth": lambda: job(lambda n, rows: [Stage([3.0 + rows / 2000] * 4, rows, shuffled=True)]),
-    "short trigger": lambda: job(usual, back_to_back=True, driver=0.4, rows=lambda n: 100 + 40 * (n % 9)),
+    "short trigger": lambda: job(usual, back_to_back=True, driver=0.4, rows=few_after_a_cold_start),
     "surge": lambda: job(usual, query=KAFKA, source=burst, rows=lambda n: 90_000 if n == 9 else 1000),
     "locality": lambda: job(lambda n, rows: [Stage([0.5] * 4, rows, late=3.0)]),
     "dynamic allocation": lambda: job(
@@ -235,7 +239,7 @@ def test_slow_sink_shows_in_two_batches_that_make_each_other_late():
 def test_trigger_may_be_short_for_long_batches(driver):
     log = lambda work, batches=8: job(  # noqa: E731
         lambda n, rows: [Stage([0.1 + work * rows] * 4, rows)],
-        back_to_back=True, driver=driver, batches=batches, rows=lambda n: 100 + 40 * (n % 9),
+        back_to_back=True, driver=driver, batches=batches, rows=few_after_a_cold_start,
     )  # fmt: skip
     assert kinds(log(0.0)) == {"short trigger"}
     assert "short trigger" not in kinds(log(0.0), target=1.1 * driver)  # a longer trigger would be too long
@@ -247,7 +251,7 @@ def test_trigger_that_some_batches_keep_is_not_far_too_short():
     log, at = LogOf((2, 2)), 0.0
     log.started(QUERY)
     for number in range(40):
-        stage = Stage([0.4 if number % 4 == 3 else 2.0] * 4, 100)
+        stage = Stage([0.4 if number % 6 > 3 else 2.0] * 4, 100)
         end = log.batch(QUERY, number, at, 100 + 40 * (number % 9), [stage], slots=4)
         at = max(end, 2.0 * (at // 2.0 + 1))
     assert "short trigger" not in kinds(log)

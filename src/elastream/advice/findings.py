@@ -12,13 +12,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain, islice, pairwise, takewhile
 
-import numpy as np
-
 from elastream.advice.application import COLD_BATCHES, Application, LoggedBatch, LoggedQuery, Stage, times_of
 from elastream.advice.service import Latency
 from elastream.core.lateness import (
     BATCHES_READ,
-    CRITICAL,
     LEAST_BATCHES,
     LONG_SHARE,
     LONG_TASK,
@@ -565,36 +562,21 @@ def _restless(
     busy = math.fsum(batch.seconds for batch in warm) / (warm[-1].end - warm[0].start)
     if len(warm) < RESTLESS_BATCHES or takes < FAR * query.trigger or busy < RESTLESS:
         return
-    (line, error), driver = _fixed(warm), statistics.median(_of_driver(batch, query) for batch in warm)
-    fixed, least = min(takes, max(line, driver)), max(line - 2 * error, driver)
-    by_records = 1.0 - fixed / takes
+    # A cold start or a busy machine only raises the cost of a record: no more of a usual batch follows from its records.
+    work, at_once = (lambda batch: batch.seconds), 1.0
+    if warm[-1].stages and not query.function:
+        work = lambda batch: batch.run  # noqa: E731
+        at_once = statistics.median(batch.run / max(1e-3, times_of(batch).parts[Cause.HOSTS]) for batch in warm)
+    each = min(work(batch) / batch.rows for batch in query.batches if batch.rows > 0) / max(1.0, at_once)
+    by_records = each * statistics.median(batch.rows for batch in warm) / takes
+    fixed = (1.0 - by_records) * takes
     interval = RESTLESS_WAIT * (target - fixed) / (1.0 + by_records)
-    saves = interval > takes and fixed / interval + by_records < RESTLESS_BUSY
-    if saves and fixed >= RESTLESS_FIXED * takes and least >= CRITICAL * takes:
+    if by_records <= 1.0 - RESTLESS_FIXED and interval > takes and fixed / interval + by_records < RESTLESS_BUSY:
         evidence = (
-            f"{query.name} starts a batch of {format_duration(takes)} right after the other, and "
+            f"{query.name} starts a batch of {format_duration(takes)} right after the other, and at least "
             f"{percent(fixed / takes)} of it does not depend on its records"
         )
         yield Finding(query.name, "short trigger", evidence, f"trigger(processingTime='{interval:.1f} seconds')")
-
-
-def _of_driver(batch: LoggedBatch, query: LoggedQuery) -> float:
-    """Return the seconds of a batch outside of tasks, which do not follow from its records."""
-    parts = times_of(batch).parts
-    others = (Cause.HOSTS, Cause.DRIVER) if query.function or not batch.stages else (Cause.HOSTS,)
-    return math.fsum(seconds for cause, seconds in parts.items() if cause not in others)
-
-
-def _fixed(batches: Sequence[LoggedBatch]) -> tuple[float, float]:
-    """Return the seconds of a batch without records by a line through the others, and their standard error."""
-    rows, seconds = np.array([[batch.rows, batch.seconds] for batch in batches]).T
-    apart = rows - rows.mean()
-    if not (spread := apart @ apart):
-        return 0.0, 0.0
-    slope = max(0.0, apart @ seconds / spread)
-    residuals = seconds - seconds.mean() - slope * apart
-    error = math.sqrt(residuals @ residuals / (len(batches) - 2) / spread)
-    return float(seconds.mean() - slope * rows.mean()), float(error * rows.mean())
 
 
 def _surge(application: Application, query: LoggedQuery, warm: Sequence[LoggedBatch], target: float) -> Iterator[Finding]:
