@@ -563,11 +563,10 @@ def _restless(
     if len(warm) < RESTLESS_BATCHES or takes < FAR * query.trigger or busy < RESTLESS:
         return
     # A cold start or a busy machine only raises the cost of a record: no more of a usual batch follows from its records.
-    work, at_once = (lambda batch: batch.seconds), 1.0
-    if warm[-1].stages and not query.function:
-        work = lambda batch: batch.run  # noqa: E731
-        at_once = statistics.median(batch.run / max(1e-3, times_of(batch).parts[Cause.HOSTS]) for batch in warm)
-    each = min(work(batch) / batch.rows for batch in query.batches if batch.rows > 0) / max(1.0, at_once)
+    of_tasks = bool(warm[-1].stages) and not query.function
+    at_once = [batch.run / max(1e-3, times_of(batch).parts[Cause.HOSTS]) if of_tasks else 1.0 for batch in warm]
+    least = min((batch.run if of_tasks else batch.seconds) / batch.rows for batch in query.batches if batch.rows > 0)
+    each = least / max(1.0, statistics.median(at_once))
     by_records = each * statistics.median(batch.rows for batch in warm) / takes
     fixed = (1.0 - by_records) * takes
     interval = RESTLESS_WAIT * (target - fixed) / (1.0 + by_records)
