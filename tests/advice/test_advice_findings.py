@@ -267,14 +267,16 @@ def test_two_starts_that_a_short_interval_may_explain_by_chance_are_no_trigger()
     assert math.isnan(query.trigger)
 
 
-def test_busy_driver_between_two_batches_hides_no_trigger():
+@pytest.mark.parametrize(("interval", "idle"), [(4.0, 0.15), (40.0, 0.5)])
+def test_busy_driver_between_two_batches_hides_no_trigger(interval, idle):
     log, at = LogOf((2, 2)), 0.07
     log.started(QUERY)
     for number in range(10):
-        end = log.batch(QUERY, number, at, 1000, [Stage([5.0 if number < 4 else 2.0] * 4, 1000)], slots=4)
-        at = end + 0.15 if number < 4 else 4.0 * math.ceil(end / 4.0)
+        stage = Stage([(1.25 if number < 4 else 0.5) * interval] * 4, 1000)
+        end = log.batch(QUERY, number, at, 1000, [stage], slots=4)
+        at = end + idle if number < 4 else interval * math.ceil(end / interval)
     (query,) = read(log).queries.values()
-    assert query.trigger == 4.0
+    assert query.trigger == interval
 
 
 @pytest.mark.parametrize(("tasks", "found"), [([1.0] * 32, {"slots"}), ([7.0] * 4, set())], ids=["many", "long"])

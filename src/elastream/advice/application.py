@@ -165,7 +165,7 @@ class LoggedQuery:
             others = [b.start - a.end for a, b in self._idle if (b.start + EARLY_S) % interval > off]
             on = len(self._idle) - len(others)
             # A busy driver takes longer than a poll to follow at once.
-            contrary = sum(idle > OFF_S for idle in others)
+            contrary = sum(idle > max(OFF_S, OFF_PART * interval) for idle in others)
             if on >= max(len(others), ON_TRIGGER * (on + contrary)) and (off / interval) ** on <= CHANCE:
                 return interval
         return NAN

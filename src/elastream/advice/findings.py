@@ -83,7 +83,7 @@ IDLE_PART, LOADED_PART = 0.1, 0.3
 ONE_WAVE, FULL_INTERVAL = 0.6, 0.6
 # Batches back to back of which a longer trigger saves some: their least number, their share of the time, and the part of a
 # batch that does not depend on records; with that trigger, the part of the target that a record takes, and of time in use.
-RESTLESS_BATCHES, RESTLESS, RESTLESS_FIXED, RESTLESS_WAIT, RESTLESS_BUSY = 5, 0.8, 0.8, 0.9, 0.5
+RESTLESS_BATCHES, RESTLESS, RESTLESS_FIXED, RESTLESS_WAIT, RESTLESS_BUSY = 5, 0.8, 0.9, 0.9, 0.5
 # Multiple of a trigger that some batches keep, from which the usual one is far longer.
 FAR = 2.0
 # Multiples of the usual records, seconds and rate of a batch that a limit would prevent, and sources that have one.
