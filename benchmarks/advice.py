@@ -121,6 +121,10 @@ def many_files(frame: DataFrame, number: int) -> None:
         frame.repartition(12).write.mode("append").parquet(folder)
 
 
+def write_slowly(frame: DataFrame, number: int) -> None:
+    frame.withColumn("s", sleep("50")).write.format("noop").mode("append").save()
+
+
 def sorted_in_parts(frame: DataFrame, number: int) -> None:
     frame.withColumn("i", f.expr("explode(sequence(1, 100))")).orderBy(f.rand()).write.format("noop").mode("append").save()
 
@@ -162,9 +166,10 @@ FAULTS: dict[str, Job] = {
         lambda s, d: write(work(rate(s, 40), "if(value % 40 = 0, 20000000, 10)"), d, "4 seconds", mode="update")
     ),
     "driver": Job(lambda s, d: each_batch(rate(s), d, lambda frame, number: time.sleep(1.8 + 0 * len(frame.collect())))),
-    "sink": Job(lambda s, d: write(rate(s, 20).withColumn("s", sleep("50")), d, "3 seconds")),
+    "wait": Job(lambda s, d: write(rate(s, 20).withColumn("s", sleep("80")), d, "3 seconds")),
+    "sink": Job(lambda s, d: each_batch(rate(s, 20), d, write_slowly)),
     "sink, in Python": Job(
-        lambda s, d: each_batch(rate(s), d, lambda frame, number: frame.foreachPartition(lambda rows: time.sleep(1.8)))
+        lambda s, d: each_batch(rate(s), d, lambda frame, number: frame.foreachPartition(lambda rows: time.sleep(2.2)))
     ),
     "slots": Job(starved, seconds=110.0),
     "few_tasks": Job(lambda s, d: write(work(rate(s, 100, 1), "400000"), d, "2 seconds", mode="update"), seconds=90.0),

@@ -1,6 +1,7 @@
 """Findings: one planted fault each, and none in healthy jobs."""
 
 import json
+import math
 import random
 
 import pytest
@@ -16,6 +17,8 @@ KAFKA = Query(source="KafkaV2[Subscribe[t]]")
 FUNCTION = Query(sink="ForeachBatchSink")
 FILES_IN = Query(source="FileStreamSource[file:/in]")
 FILES = Query(sink="FileSink[/out]")
+NOOP = Query(sink="org.apache.spark.sql.execution.datasources.noop.NoopTable$@1")
+BIG = Query("big", "99999999-2222-3333-4444-555555555555")
 
 
 def read(log: LogOf) -> Application:
@@ -57,6 +60,10 @@ def burst(number, of=9, rows=90_000):
     """Return offsets of a Kafka partition with 1000 records a batch, but `rows` in batch `of`."""
     ends = [1000 * n + (rows if n > of else 0) for n in (number, number + 1)]
     return {name: json.dumps({"t": {"0": end}}) for name, end in zip(("startOffset", "endOffset"), ends, strict=True)}
+
+
+def few_after_a_cold_start(number):
+    return 100 + 40 * (number % 9) if number else 5000
 
 
 def other_jobs(log):
@@ -138,7 +145,7 @@ PLANTED = {
     "failed tasks": lambda: job(lambda n, rows: [Stage([0.2] * 4, rows, failed=1)]),
     "idle executors": lambda: job(lambda n, rows: [Stage([1.2] * 4, rows)], executor="0"),
     "growth": lambda: job(lambda n, rows: [Stage([3.0 + rows / 2000] * 4, rows, shuffled=True)]),
-    "short trigger": lambda: job(usual, back_to_back=True, driver=0.4, rows=lambda n: 100 + 40 * (n % 9)),
+    "short trigger": lambda: job(usual, back_to_back=True, driver=0.4, rows=few_after_a_cold_start),
     "surge": lambda: job(usual, query=KAFKA, source=burst, rows=lambda n: 90_000 if n == 9 else 1000),
     "locality": lambda: job(lambda n, rows: [Stage([0.5] * 4, rows, late=3.0)]),
     "dynamic allocation": lambda: job(
@@ -201,9 +208,85 @@ def test_files_that_come_for_each_trigger_may_hide_a_limit(tmp_path):
     assert kinds(late) == {"limit"}
 
 
-def test_python_of_a_row_writer_is_no_slow_sink():
-    writer = Query(sink="ForeachWriterTable(org.apache.spark.sql.execution.python.streaming.PythonForeachWriter@1)")
-    assert kinds(job(lambda n, rows: [Stage([2.5] * 4, rows, cpu=0.0)], query=writer)) == set()
+WRITER = Query(sink="ForeachWriterTable(org.apache.spark.sql.execution.python.streaming.PythonForeachWriter@1)")
+
+
+@pytest.mark.parametrize(
+    ("query", "stage", "found"),
+    [
+        (WRITER, {}, "sink"),
+        (FUNCTION, {"writes": True}, "sink"),
+        (FUNCTION, {"python": True}, "growth"),
+        (NOOP, {}, "wait"),
+    ],
+    ids=["a row writer", "foreachPartition", "a plan with Python", "nothing to write to"],
+)
+def test_tasks_without_cpu_wait_for_a_sink_only_if_they_write(query, stage, found):
+    of_tasks = lambda seconds: lambda n, rows: [Stage([seconds] * 4, rows, cpu=0.0, **stage)]  # noqa: E731
+    assert kinds(job(of_tasks(2.5), query=query)) == set()  # there is room until the next batch
+    (finding,) = findings_of(read(job(of_tasks(3.5), query=query)), 10.0)
+    assert finding.kind == found
+    assert ("sink" in finding.evidence) == (found == "sink")
+
+
+def test_slow_sink_shows_in_two_batches_that_make_each_other_late():
+    slow = lambda n, rows: [Stage([6.0] * 2, rows, cpu=0.0, writes=True)]  # noqa: E731
+    assert kinds(job(slow, query=FUNCTION, batches=4, back_to_back=True)) == {"sink"}
+    assert kinds(job(slow, query=FUNCTION, batches=4, back_to_back=True), target=30.0) == set()
+
+
+@pytest.mark.parametrize("driver", [0.4, 2.5])
+def test_trigger_may_be_short_for_long_batches(driver):
+    log = lambda work, batches=8: job(  # noqa: E731
+        lambda n, rows: [Stage([0.1 + work * rows] * 4, rows)],
+        back_to_back=True, driver=driver, batches=batches, rows=few_after_a_cold_start,
+    )  # fmt: skip
+    assert kinds(log(0.0)) == {"short trigger"}
+    assert "short trigger" not in kinds(log(0.0), target=1.1 * driver)  # a longer trigger would be too long
+    assert "short trigger" not in kinds(log(0.01))  # there are records to work on
+    assert kinds(log(0.0, batches=6)) == set()  # they may catch up
+
+
+def test_trigger_that_some_batches_keep_is_not_far_too_short():
+    log, at = LogOf((2, 2)), 0.0
+    log.started(QUERY)
+    for number in range(40):
+        stage = Stage([0.4 if number % 6 > 3 else 2.0] * 4, 100)
+        end = log.batch(QUERY, number, at, 100 + 40 * (number % 9), [stage], slots=4)
+        at = max(end, 2.0 * (at // 2.0 + 1))
+    assert "short trigger" not in kinds(log)
+
+
+def test_long_trigger_shows_in_two_starts():
+    log = job(usual, batches=3, every=40.0)
+    assert kinds(log, target=80.0) == {"trigger"}
+
+
+def test_two_starts_that_a_short_interval_may_explain_by_chance_are_no_trigger():
+    (query,) = read(job(usual, batches=3, every=4.0)).queries.values()
+    assert math.isnan(query.trigger)
+
+
+@pytest.mark.parametrize(("interval", "idle"), [(4.0, 0.15), (40.0, 0.5)])
+def test_busy_driver_between_two_batches_hides_no_trigger(interval, idle):
+    log, at = LogOf((2, 2)), 0.07
+    log.started(QUERY)
+    for number in range(10):
+        stage = Stage([(1.25 if number < 4 else 0.5) * interval] * 4, 1000)
+        end = log.batch(QUERY, number, at, 1000, [stage], slots=4)
+        at = end + idle if number < 4 else interval * math.ceil(end / interval)
+    (query,) = read(log).queries.values()
+    assert query.trigger == interval
+
+
+@pytest.mark.parametrize(("tasks", "found"), [([1.0] * 32, {"slots"}), ([7.0] * 4, set())], ids=["many", "long"])
+def test_queries_that_starve_each_other_show_in_few_batches(tasks, found):
+    log, at = LogOf((2, 2)), 0.0
+    for number in range(5):
+        end = log.batch(BIG, number, at, 1000, [Stage(tasks, 1000)], slots=4)
+        log.batch(QUERY, number, at + 0.5, 100, [Stage([0.1, 0.1], 100, late=6.5)], slots=4)
+        at = end + 4.0
+    assert {each.kind for each in findings_of(read(log), 100.0) if each.subject == "counts"} == found
 
 
 def test_limit_that_lets_a_batch_exceed_the_target_is_found_in_few_batches():
@@ -302,10 +385,9 @@ def test_failed_query_is_a_finding():
 
 
 def test_queries_that_take_each_others_slots_are_found():
-    other = Query("big", "99999999-2222-3333-4444-555555555555")
     log, at = LogOf((2, 2)), 0.0
     for number in range(20):
-        log.batch(other, number, at, 1000, [Stage([6.0] * 8, 1000)], slots=4)
+        log.batch(BIG, number, at, 1000, [Stage([6.0] * 8, 1000)], slots=4)
         # Two short tasks whose stage lasts while the other query's tasks hold the slots.
         at = log.batch(QUERY, number, at, 100, [Stage([0.1, 0.1], 100, waits=11.5)], slots=4)
     (finding,) = (each for each in findings_of(read(log), 10.0) if each.kind == "slots")
@@ -317,12 +399,11 @@ def test_queries_that_take_each_others_slots_are_found():
 
 
 def test_late_batches_among_others_name_their_cause():
-    other = Query("big", "99999999-2222-3333-4444-555555555555")
     log, at = LogOf((2, 2)), 0.0
     for number in range(60):
         waits = 13.0 if number % 10 == 4 else 0.0
         if waits:
-            log.batch(other, number // 10, at, 1000, [Stage([6.0] * 8, 1000)], slots=4)
+            log.batch(BIG, number // 10, at, 1000, [Stage([6.0] * 8, 1000)], slots=4)
         end = log.batch(QUERY, number, at, 100, [Stage([0.1, 0.1], 100, waits=waits)], slots=4)
         at = max(at + 2.0, end)
     (finding,) = (each for each in findings_of(read(log), 10.0) if each.subject == "counts")
@@ -331,9 +412,8 @@ def test_late_batches_among_others_name_their_cause():
 
 
 def test_queries_that_leave_each_other_slots_are_no_finding():
-    other = Query("big", "99999999-2222-3333-4444-555555555555")
     log = LogOf((2, 2))
     for number in range(20):
-        log.batch(other, number, 5.0 * number, 1000, [Stage([1.5] * 4, 1000)], slots=4)
+        log.batch(BIG, number, 5.0 * number, 1000, [Stage([1.5] * 4, 1000)], slots=4)
         log.batch(QUERY, number, 5.0 * number, 100, [Stage([0.1, 0.1], 100, waits=1.5)], slots=4)
     assert kinds(log) == set()

@@ -22,6 +22,7 @@ class Stage:
         tasks: Seconds of each.
         waits: Seconds that it lasts longer, as without free slots.
         late: Seconds after which its last task starts.
+        writes: Its Python code gives nothing back.
     """
 
     tasks: Sequence[float]
@@ -35,6 +36,7 @@ class Stage:
     python: bool = False
     waits: float = 0.0
     late: float = 0.0
+    writes: bool = False
 
 
 @dataclass
@@ -100,7 +102,8 @@ class LogOf:
         for id, stage in zip(ids, stages, strict=True):
             seconds = max(max(stage.tasks), sum(stage.tasks) / slots) + stage.waits + stage.late
             self.tasks(id, stage, now, executor)
-            rdd = {"RDD ID": id, "Name": "PythonRDD" if stage.python else "MapPartitionsRDD"}
+            scope = '{"id":"5","name":"MapInPandas"}' if stage.python else '{"id":"5","name":"Project"}'
+            rdd = {"RDD ID": id, "Name": "PythonRDD" if stage.writes else "MapPartitionsRDD", "Scope": scope}
             self.add("SparkListenerStageCompleted", **{"Stage Info": {
                 "Stage ID": id, "Stage Attempt ID": 0, "Stage Name": "start", "Number of Tasks": len(stage.tasks),
                 "RDD Info": [rdd], "Submission Time": ms(now), "Completion Time": ms(now + seconds), "Accumulables": [],

@@ -2,6 +2,7 @@
 
 import bisect
 import math
+import statistics
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,8 +19,9 @@ KEPT_BATCHES = 50_000
 # First batches of a run, which start workers, and first seconds, in which JVMs compile code. The latter are at most this
 # share of a short run's batches.
 COLD_BATCHES, COLD_S, COLD_SHARE = 2, 30.0, 0.25
-# Part of the starts that must lie on multiples of an interval, and how far off they may be, in parts of it and seconds.
-ON_TRIGGER, OFF_PART, OFF_S = 0.8, 0.05, 0.25
+# Part of the starts that must lie on multiples of an interval, how far off they may be, in parts of it and seconds, and the
+# most chance with which starts at any time would lie there.
+ON_TRIGGER, OFF_PART, OFF_S, CHANCE = 0.8, 0.05, 0.25, 1e-3
 # Most seconds by which a recording dates a start too early.
 EARLY_S = 0.02
 # Most seconds between a poll without records and the batch that takes the next ones, for a query without an interval.
@@ -155,16 +157,16 @@ class LoggedQuery:
 
         Spark starts such batches at multiples of the interval.
         """
-        # A batch that overruns the interval is followed at once. Only after an idle time the trigger started one.
-        pairs = self._idle[COLD_BATCHES:]
-        gaps = sorted(round(b.start - a.start, 3) for a, b in pairs)
-        if len(gaps) < 3:
-            return NAN
-        usual = gaps[len(gaps) // 2]
-        for digits in (0, 1):
-            interval = round(usual, digits)
+        # A batch that overruns the interval is followed at once. Only after an idle time the trigger started one. The first
+        # batch starts with its query.
+        usual = statistics.mode(sorted((round(b.start - a.start, 1) for a, b in self._idle[1:]), reverse=True) or [0.0])
+        for interval in filter(None, (round(usual), usual)):
             off = min(OFF_S, OFF_PART * interval)
-            if interval > 0 and sum((b.start + EARLY_S) % interval <= off for _, b in pairs) >= ON_TRIGGER * len(pairs):
+            others = [b.start - a.end for a, b in self._idle if (b.start + EARLY_S) % interval > off]
+            on = len(self._idle) - len(others)
+            # A busy driver takes longer than a poll to follow at once.
+            contrary = sum(idle > max(OFF_S, OFF_PART * interval) for idle in others)
+            if on >= max(len(others), ON_TRIGGER * (on + contrary)) and (off / interval) ** on <= CHANCE:
                 return interval
         return NAN
 

@@ -23,6 +23,8 @@ JOB = re.compile(rb'"Job ID"\s*:\s*(\d+)')
 BEGUN, ENDED = re.compile(rb'"Submission Time"\s*:\s*(\d+)'), re.compile(rb'"Completion Time"\s*:\s*(\d+)')
 # Nodes of a plan and RDDs by which tasks hand records to Python.
 PYTHON = re.compile(rb'\\"name\\":\\"[^"\\]*(?:Python|PySpark|Pandas|Arrow)|"Name":"PythonRDD"')
+# A stage that ends in Python and gives Spark nothing: df.foreachPartition, not a plan with Python in it.
+WRITES = re.compile(rb'"RDD Info":\[\{"RDD ID":\d+,"Name":"PythonRDD"')
 # The plan of a batch: its query, its number, and the files that it reads.
 FILES_READ = re.compile(rb"InMemoryFileIndex\((\d+) paths?\)")
 PLAN_OF = re.compile(rb"[^a-z]id = ([0-9a-f-]{36}).{0,120}?batch = (\d+)", re.DOTALL)
@@ -198,6 +200,7 @@ class EventLog:
             tasks.waited,
             tasks.shuffled,
             PYTHON.search(line) is not None,
+            WRITES.search(line) is not None,
         )
         figures = tasks.records, tasks.spilled, tasks.gc, tasks.failed, tasks.files, tasks.written
         self._stages[batch][number] = Stage(times, *figures, max(0.0, tasks.launched - times.begun))

@@ -3,19 +3,17 @@
 Lateness is diagnosed as Autopilot does; the other rules read what only a whole log shows.
 """
 
+import bisect
 import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import chain, pairwise
+from itertools import chain, islice, pairwise, takewhile
 
-import numpy as np
-
-from elastream.advice.application import Application, LoggedBatch, LoggedQuery, times_of
+from elastream.advice.application import COLD_BATCHES, Application, LoggedBatch, LoggedQuery, Stage, times_of
 from elastream.advice.service import Latency
-from elastream.core.batch_line import ALIKE
 from elastream.core.lateness import (
     BATCHES_READ,
     LEAST_BATCHES,
@@ -30,7 +28,6 @@ from elastream.core.lateness import (
     diagnose,
     more_partitions,
 )
-from elastream.core.lines import line_through
 from elastream.core.wording import amount, counted, percent
 from elastream.units import format_duration
 
@@ -41,7 +38,7 @@ LEAST_LATE = 2
 # Least seconds of a batch, of which a part is worth removing though no record is late.
 LONG_BATCH_S = 1.0
 # Multiple of a batch's seconds from which a trigger is far longer, and its least seconds: shorter ones are for latency.
-LONG_TRIGGER, LONG_TRIGGER_S = 20.0, 20.0
+LONG_TRIGGER, LONG_TRIGGER_S = 10.0, 20.0
 # Tasks a slot from which partitions are too many if each has few records and seconds; least share of a batch in them.
 PARTITIONS_A_SLOT, FEW_RECORDS, SHORT_TASK_S, PARTITIONS_SHARE = 8, 200, 0.5, 0.3
 # Multiple of the usual batch that one without an end takes.
@@ -84,9 +81,11 @@ FILES_AN_HOUR, SMALL_FILE = 1_000, 16e6
 IDLE_PART, LOADED_PART = 0.1, 0.3
 # Share of a batch in stages of one wave, and of an interval in such batches, from which their tasks bound growth.
 ONE_WAVE, FULL_INTERVAL = 0.6, 0.6
-# Batches back to back of which a trigger would save some: their least number, share of the time and of work that does not
-# depend on records, and their most seconds in parts of the target.
-RESTLESS_BATCHES, RESTLESS, RESTLESS_FIXED, RESTLESS_PART = 20, 0.8, 0.8, 0.1
+# Batches back to back of which a longer trigger saves some: their least number, their share of the time, and the part of a
+# batch that does not depend on records; with that trigger, the part of the target that a record takes, and of time in use.
+RESTLESS_BATCHES, RESTLESS, RESTLESS_FIXED, RESTLESS_WAIT, RESTLESS_BUSY = 5, 0.8, 0.9, 0.9, 0.5
+# Multiple of a trigger that some batches keep, from which the usual one is far longer.
+FAR = 2.0
 # Multiples of the usual records, seconds and rate of a batch that a limit would prevent, and sources that have one.
 SURGE_ROWS, SURGE_SECONDS, SURGE_RATE = 5.0, 3.0, 3.0
 LIMITS = {"Kafka": "maxOffsetsPerTrigger", "FileStreamSource": "maxFilesPerTrigger", "Delta": "maxFilesPerTrigger"}
@@ -120,6 +119,7 @@ CHANGES = {
     Cause.LONG_TASK: "divide the key or partition that has most records",
     Cause.FEW_TASKS: "more partitions",
     Cause.SINK: "write in larger parts, or to a faster sink",
+    Cause.WAIT: "ask what its tasks wait for less often, or for more at once",
     Cause.MANY_TASKS: "fewer partitions",
     Cause.SLOTS: "a scheduler pool for each query (spark.scheduler.mode=FAIR), or more hosts",
     Cause.HOSTS: "more hosts, see the sizes",
@@ -128,10 +128,13 @@ CHANGES = {
 
 # Kinds of findings that say less than another one: fewer partitions, for example, come before more hosts.
 WEAKER = {
-    "partitions": ("hosts", "many_tasks", "sink"),
+    "partitions": ("hosts", "many_tasks", "sink", "wait", "short trigger"),
     "few_tasks": ("growth",),
     "long_task": ("growth",),
-    "sink": ("growth",),
+    "sink": ("growth", "short trigger"),
+    "wait": ("growth", "short trigger"),
+    "slots": ("short trigger",),
+    "driver": ("short trigger",),
     "locality": ("slots", "growth"),
     "large limit": ("limit",),
 }
@@ -207,7 +210,7 @@ def _of_query(application: Application, query: LoggedQuery, target: float, *, ex
         change = "limit the records of a batch; more hosts if its tasks fill all slots"
         findings.append(Finding(query.name, "unfinished", evidence, change))
     if len(warm) >= LEAST_BATCHES:
-        findings += _of_batches(application, query, warm, target, explicit=explicit)
+        findings += _of_batches(application, query, warm, target)
         for rule in RULES:
             findings += rule(application, query, warm)
         for aimed in RULES_OF_TARGET:
@@ -215,9 +218,12 @@ def _of_query(application: Application, query: LoggedQuery, target: float, *, ex
     else:
         findings += _of_few(application, query, target)
     findings += _large_limit(query, target)
-    kinds = {finding.kind for finding in findings}
-    weaker = {kind for stronger, each in WEAKER.items() if stronger in kinds for kind in each}
-    findings = [finding for finding in findings if finding.kind not in weaker]
+    findings += _starved(application, query)
+    if not explicit:
+        findings += _long_trigger(query, warm)
+    by_kind = {finding.kind: finding for finding in reversed(findings)}
+    weaker = {kind for stronger, each in WEAKER.items() if stronger in by_kind for kind in each}
+    findings = [finding for kind, finding in reversed(by_kind.items()) if kind not in weaker]
     in_time = Latency.logged(query, warm, target).in_time if warm else 1.0
     if not findings and in_time < 1 - LATE:
         findings += _of_late(application, query, warm, target)
@@ -231,15 +237,14 @@ def _of_query(application: Application, query: LoggedQuery, target: float, *, ex
 
 
 def _of_batches(
-    application: Application, query: LoggedQuery, warm: Sequence[LoggedBatch], target: float, *, explicit: bool
+    application: Application, query: LoggedQuery, warm: Sequence[LoggedBatch], target: float
 ) -> Iterator[Finding]:
     text, _, option = limit_of(query)
     blocks = [warm[at : at + BATCHES_READ] for at in range(0, len(warm), BATCHES_READ)]
     blocks = [block for block in blocks if len(block) >= LEAST_BATCHES]
     causes = dict[Cause, list[Diagnosis]]()
     for block in blocks:
-        slots = application.slots(block[-1].start)
-        traits = QueryTraits(query.trigger, text, option, query.function, slots)
+        traits = _traits(application, query, block, text, option)
         diagnosis = _diagnosed(application, query, block, target, traits)
         if diagnosis is not None and diagnosis.cause is not Cause.UNKNOWN:
             causes.setdefault(diagnosis.cause, []).append(diagnosis)
@@ -248,13 +253,6 @@ def _of_batches(
         sure = Sureness.HIGH if share >= SURE else Sureness.MEDIUM
         more, change = _slots(application, query) if cause is Cause.SLOTS else ("", CHANGES[cause])
         yield Finding(query.name, cause.name.lower(), causes[cause][-1].sentence + more, change, sure)
-    takes = statistics.median(batch.seconds for batch in warm)
-    apart = query.trigger >= LONG_TRIGGER_S and query.trigger > LONG_TRIGGER * takes
-    large = "filesink" in query.sink.lower()  # as files should be
-    if not explicit and apart and not large and Cause.TRIGGER not in shares:
-        evidence = f"{query.name} starts every {format_duration(query.trigger)} a batch that takes {format_duration(takes)}"
-        change = f"trigger(availableNow=True) from a scheduler, or an interval near {format_duration(2 * takes)}"
-        yield Finding(query.name, "trigger", evidence, change)
     if text and Cause.LIMIT not in shares:
         evidence = f"a batch of {query.name} always reads {text}, as if more waited"
         yield Finding(query.name, "limit", evidence, f"raise {option or 'the limit of its source'}")
@@ -269,6 +267,52 @@ def _large_limit(query: LoggedQuery, target: float) -> Iterator[Finding]:
         fewer = amount(max(1, round(most * target / 2 / takes)))
         change = f"{_offsets(query) or 'a limit of its source'} of at most {fewer} records"
         yield Finding(query.name, "large limit", evidence, change)
+
+
+def _long_trigger(query: LoggedQuery, warm: Sequence[LoggedBatch]) -> Iterator[Finding]:
+    seconds = [batch.seconds for batch in warm or query.batches]
+    takes = statistics.median(seconds) if len(warm) >= LEAST_BATCHES else min(seconds)  # few are cold
+    large = "filesink" in query.sink.lower()  # as files should be
+    if query.trigger >= LONG_TRIGGER_S and query.trigger > LONG_TRIGGER * takes and not large:
+        evidence = f"{query.name} starts every {format_duration(query.trigger)} a batch that takes {format_duration(takes)}"
+        change = f"trigger(availableNow=True) from a scheduler, or an interval near {format_duration(2 * takes)}"
+        yield Finding(query.name, "trigger", evidence, change)
+
+
+def _starved(application: Application, query: LoggedQuery) -> Iterator[Finding]:
+    batches = list(query.batches)[COLD_BATCHES:]
+    others = [(each.name, list(each.batches)) for each in application.queries.values() if each is not query]
+    starved = []
+    for batch in batches:
+        waits = (_wait_behind(others, stage, application.slots(stage.times.begun)) for stage in batch.stages)
+        longest = max(waits, default=(0.0, ""))
+        overruns = math.isnan(query.trigger) or batch.seconds > query.trigger
+        if overruns and longest[0] > batch.seconds / 2:
+            starved.append((batch, longest[1]))
+    lost = math.fsum(batch.seconds for batch, _ in starved)
+    if starved and lost >= OFTEN * (batches[-1].end - batches[0].start):
+        name = Counter(holder for _, holder in starved).most_common(1)[0][0]
+        evidence = (
+            f"{counted(len(starved), 'batch', 'batches')} of {query.name} took up to "
+            f"{format_duration(max(batch.seconds for batch, _ in starved))}, mostly to wait for a stage of {name} to end"
+        )
+        yield Finding(query.name, Cause.SLOTS.name.lower(), evidence, _slots(application, query)[1])
+
+
+def _wait_behind(others: Sequence[tuple[str, Sequence[LoggedBatch]]], stage: Stage, slots: int) -> tuple[float, str]:
+    """Return for how long (seconds) a stage waited behind one of another query, and its name."""
+    times, longest = stage.times, (0.0, "")
+    begun, until = times.begun, times.begun + stage.delay - (times.run / slots if times.tasks > slots else 0.0)
+    if until - begun < LONG_BATCH_S:
+        return longest
+    for name, batches in others:
+        first = bisect.bisect_left(batches, begun, key=lambda batch: batch.end)
+        for batch in takewhile(lambda each: each.start < until, islice(batches, first, None)):
+            for other in (each.times for each in batch.stages):
+                wait = min(until, other.ended) - max(begun, other.begun)
+                if wait - other.longest >= LONG_BATCH_S:  # a fair scheduler waits for a task to end, too
+                    longest = max(longest, (wait, name))
+    return longest
 
 
 def _slots(application: Application, query: LoggedQuery) -> tuple[str, str]:
@@ -297,10 +341,12 @@ def _of_late(
     application: Application, query: LoggedQuery, batches: Sequence[LoggedBatch], target: float
 ) -> Iterator[Finding]:
     """Yield the common cause of late batches."""
-    late = [times_of(batch) for batch in batches if batch.seconds > target and batch.stages]
-    if late and len(late) + (query.unfinished > target) >= LEAST_LATE:
-        traits = QueryTraits(query.trigger, function=query.function, slots=application.slots(batches[-1].start))
-        diagnosis = bottleneck(f"{query.name} is late", late, traits)
+    # A record waits for the batch before its own too. The first batch is long as it is cold.
+    waits = [0.0, 0.0, *(batch.seconds for batch in batches[1:])]
+    most = [max(target / 2, target - wait) for wait in waits]
+    late = [times_of(each) for each, seconds in zip(batches, most, strict=False) if each.seconds > seconds and each.stages]
+    if late and len(late) + (query.unfinished > most[-1]) >= LEAST_LATE:
+        diagnosis = bottleneck(f"{query.name} is late", late, _traits(application, query, batches))
         if diagnosis.cause is not Cause.UNKNOWN:
             cause = diagnosis.cause
             more, change = _slots(application, query) if cause is Cause.SLOTS else ("", CHANGES[cause])
@@ -327,17 +373,32 @@ def _diagnosed(
     if takes < LONG_BATCH_S or len(with_stages) < LEAST_BATCHES:
         return None
     diagnosis = bottleneck(f"{query.name} takes {format_duration(takes)} a batch", with_stages, traits)
-    return diagnosis if _worth_removing(diagnosis.cause, with_stages, takes, function=query.function) else None
+    return diagnosis if _worth_removing(diagnosis.cause, with_stages, takes, traits, target) else None
 
 
-def _worth_removing(cause: Cause, batches: Sequence[BatchTimes], takes: float, *, function: bool) -> bool:
-    if cause in (Cause.LONG_TASK, Cause.SINK):
+def _worth_removing(cause: Cause, batches: Sequence[BatchTimes], takes: float, traits: QueryTraits, target: float) -> bool:
+    if cause in (Cause.LONG_TASK, Cause.SINK, Cause.WAIT):
         longest = statistics.median(max(stage.longest for stage in batch.stages) for batch in batches)
-        return longest >= max(LONG_BATCH_S, takes / 2)
+        # They may work, and wait for nothing: then they matter only where records would.
+        writes = any(stage.writes for batch in batches for stage in batch.stages)
+        unsure = cause is Cause.WAIT or (cause is Cause.SINK and writes)
+        least = FULL_INTERVAL * _interval(traits.trigger, target) if unsure else 0.0
+        return takes >= least and longest >= max(LONG_BATCH_S, takes / 2)
     if cause is Cause.DRIVER:
         part = statistics.median(batch.parts[cause] for batch in batches)
-        return function and part >= max(LONG_BATCH_S, takes / 2)
+        return traits.function and part >= max(LONG_BATCH_S, takes / 2)
     return cause is Cause.MANY_TASKS
+
+
+def _interval(trigger: float, target: float) -> float:
+    return target / 2 if math.isnan(trigger) else trigger
+
+
+def _traits(
+    application: Application, query: LoggedQuery, batches: Sequence[LoggedBatch], limited: str = "", option: str = ""
+) -> QueryTraits:
+    slots, discards = application.slots(batches[-1].start), "NoopTable" in query.sink
+    return QueryTraits(query.trigger, limited, option, query.function, slots, discards)
 
 
 # -- rules over the log ------------------------------------------------------------------------------------------------
@@ -471,7 +532,7 @@ RULES: tuple[Rule, ...] = (_partitions, _state, _lag, _memory, _files, _failures
 
 
 def _growth(application: Application, query: LoggedQuery, warm: Sequence[LoggedBatch], target: float) -> Iterator[Finding]:
-    interval = target / 2 if math.isnan(query.trigger) else query.trigger
+    interval = _interval(query.trigger, target)
     slots = application.slots(warm[-1].start)
     bound = []
     for batch in warm:
@@ -498,18 +559,23 @@ def _restless(
     application: Application, query: LoggedQuery, warm: Sequence[LoggedBatch], target: float
 ) -> Iterator[Finding]:
     takes = statistics.median(batch.seconds for batch in warm)
-    rows, seconds = np.array([[batch.rows, batch.seconds] for batch in warm]).T
-    low, high = np.quantile(rows, (0.1, 0.9))
-    waits = query.trigger > takes or math.fsum(seconds) < RESTLESS * (warm[-1].end - warm[0].start)
-    if len(warm) < RESTLESS_BATCHES or waits or takes > RESTLESS_PART * target or high < ALIKE * low:
+    busy = math.fsum(batch.seconds for batch in warm) / (warm[-1].end - warm[0].start)
+    if len(warm) < RESTLESS_BATCHES or takes < FAR * query.trigger or busy < RESTLESS:
         return
-    share = line_through(rows, seconds)[0] / takes
-    if share >= RESTLESS_FIXED:
+    # A cold start or a busy machine only raises the cost of a record: no more of a usual batch follows from its records.
+    of_tasks = bool(warm[-1].stages) and not query.function
+    at_once = [batch.run / max(1e-3, times_of(batch).parts[Cause.HOSTS]) if of_tasks else 1.0 for batch in warm]
+    least = min((batch.run if of_tasks else batch.seconds) / batch.rows for batch in query.batches if batch.rows > 0)
+    each = least / max(1.0, statistics.median(at_once))
+    by_records = each * statistics.median(batch.rows for batch in warm) / takes
+    fixed = (1.0 - by_records) * takes
+    interval = RESTLESS_WAIT * (target - fixed) / (1.0 + by_records)
+    if by_records <= 1.0 - RESTLESS_FIXED and interval > takes and fixed / interval + by_records < RESTLESS_BUSY:
         evidence = (
-            f"{query.name} starts a batch of {format_duration(takes)} right after the other, and "
-            f"{percent(min(1.0, share))} of it does not depend on its records"
+            f"{query.name} starts a batch of {format_duration(takes)} right after the other, and at least "
+            f"{percent(fixed / takes)} of it does not depend on its records"
         )
-        yield Finding(query.name, "short trigger", evidence, f"trigger(processingTime='{format_duration(target / 2)}')")
+        yield Finding(query.name, "short trigger", evidence, f"trigger(processingTime='{interval:.1f} seconds')")
 
 
 def _surge(application: Application, query: LoggedQuery, warm: Sequence[LoggedBatch], target: float) -> Iterator[Finding]:

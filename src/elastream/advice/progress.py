@@ -50,7 +50,7 @@ class ProgressReader:
         query.sink = str((progress.get("sink") or {}).get("description", ""))
         stages = list(stages)
         if stages and "PythonForeachWriter" in query.sink:  # no plan or RDD of its stage says so
-            stages[-1] = replace(stages[-1], times=replace(stages[-1].times, python=True))
+            stages[-1] = replace(stages[-1], times=replace(stages[-1].times, python=True, writes=True))
         if "addBatch" not in durations:
             return
         number, start = int(progress["batchId"]), epoch(progress["timestamp"])

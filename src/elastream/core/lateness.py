@@ -39,7 +39,8 @@ class Cause(StrEnum):
     COMMIT = "the checkpoint"
     LONG_TASK = "one long task"
     FEW_TASKS = "too few tasks"
-    SINK = "tasks that wait"
+    SINK = "tasks that wait for a sink"
+    WAIT = "tasks that wait"
     MANY_TASKS = "too many tasks"
     SLOTS = "slots that others use"
     HOSTS = "too few hosts"
@@ -73,6 +74,7 @@ class StageTimes:
         waited: Seconds that all tasks waited for shuffle blocks.
         shuffled: True if it reads a shuffle.
         python: True if its tasks hand records to Python, whose CPU time Spark does not count.
+        writes: True if that Python code gives nothing back, so that it only writes to a sink.
     """
 
     begun: float
@@ -84,6 +86,12 @@ class StageTimes:
     waited: float = 0.0
     shuffled: bool = False
     python: bool = False
+    writes: bool = False
+
+    @property
+    def waits(self) -> bool:
+        """Return True if its tasks have no CPU for nearly all their time."""
+        return self.run - self.waited - self.cpu > IDLE_TASKS * self.run
 
     @property
     def seconds(self) -> float:
@@ -136,6 +144,7 @@ class QueryTraits:
         option: Name of the option that sets this limit.
         function: True if it hands batches to a function (`foreachBatch`).
         slots: Tasks that run at once on all hosts, at least 1.
+        discards: True if its sink writes nothing (`noop`).
     """
 
     trigger: float = NAN
@@ -143,6 +152,7 @@ class QueryTraits:
     option: str = ""
     function: bool = False
     slots: int = 1
+    discards: bool = False
 
 
 def diagnose(query: str, batches: Sequence[BatchTimes], target: float, traits: QueryTraits) -> Diagnosis:
@@ -175,7 +185,7 @@ def bottleneck(claim: str, batches: Sequence[BatchTimes], traits: QueryTraits) -
     takes, parts = _medians(batches)
     largest = max(parts, key=lambda cause: parts[cause])
     if largest is Cause.HOSTS:
-        return _of_tasks(claim, batches, traits.slots, function=traits.function)
+        return _of_tasks(claim, batches, traits)
     if largest is Cause.DRIVER and statistics.median(batch.foreign for batch in batches) > CRITICAL * parts[largest]:
         return Diagnosis()  # jobs that may be its own
     return _of_driver(claim, largest, parts[largest], takes, function=traits.function)
@@ -214,25 +224,26 @@ def _trigger(query: str, every: float, takes: float, target: float) -> Diagnosis
     )
 
 
-def _of_tasks(claim: str, batches: Sequence[BatchTimes], slots: int, *, function: bool) -> Diagnosis:
+def _of_tasks(claim: str, batches: Sequence[BatchTimes], traits: QueryTraits) -> Diagnosis:
     """Return the cause that most of the stages' time has, with the usual longest stage of that cause as evidence."""
-    by_cause: dict[Cause, list[StageTimes]] = {}
+    slots, by_cause = traits.slots, dict[Cause, list[StageTimes]]()
     for batch in batches:
         for stage in batch.stages:
-            by_cause.setdefault(_of_stage(stage, slots), []).append(stage)
+            by_cause.setdefault(_of_stage(stage, traits), []).append(stage)
     seconds = {cause: math.fsum(stage.seconds for stage in stages) for cause, stages in by_cause.items()}
     cause = max(seconds, key=lambda each: seconds[each])
     if seconds[cause] < CRITICAL * math.fsum(seconds.values()):
         return Diagnosis()
-    longest = [max(each, key=lambda stage: stage.seconds) for batch in batches if (each := _stages_of(batch, cause, slots))]
+    of_batches = [[stage for stage in batch.stages if _of_stage(stage, traits) is cause] for batch in batches]
+    longest = [max(each, key=lambda stage: stage.seconds) for each in of_batches if each]
     stage = sorted(longest, key=lambda stage: stage.seconds)[(len(longest) - 1) // 2]
     match cause:
         case Cause.LONG_TASK:
             return _long_task(claim, stage, slots)
-        case Cause.SINK:
-            return _waiting_tasks(claim, stage, slots)
+        case Cause.SINK | Cause.WAIT:
+            return _waiting_tasks(claim, cause, stage, slots)
         case Cause.FEW_TASKS:
-            return _few_tasks(claim, stage, slots, function=function)
+            return _few_tasks(claim, stage, slots, function=traits.function)
         case Cause.MANY_TASKS:
             return _many_tasks(claim, stage)
         case Cause.SLOTS:
@@ -241,18 +252,15 @@ def _of_tasks(claim: str, batches: Sequence[BatchTimes], slots: int, *, function
     return Diagnosis(Cause.HOSTS, sentence=f"{claim}, as its tasks fill {counted(slots, 'slot')}{waits}")
 
 
-def _stages_of(batch: BatchTimes, cause: Cause, slots: int) -> list[StageTimes]:
-    return [stage for stage in batch.stages if _of_stage(stage, slots) is cause]
-
-
-def _of_stage(stage: StageTimes, slots: int) -> Cause:
+def _of_stage(stage: StageTimes, traits: QueryTraits) -> Cause:
+    slots = traits.slots
     dominated = stage.longest > LONG_SHARE * stage.seconds
     if not dominated and stage.run < FILLED * slots * stage.seconds:
         return Cause.MANY_TASKS if stage.tasks > MANY_TASKS * slots else Cause.SLOTS
     if dominated and stage.tasks > 1 and stage.longest > LONG_TASK * _mean_of_others(stage):
         return Cause.LONG_TASK
-    if not stage.python and stage.run - stage.waited - stage.cpu > IDLE_TASKS * stage.run:
-        return Cause.SINK
+    if stage.waits and (stage.writes or not stage.python):
+        return Cause.WAIT if traits.discards else Cause.SINK
     return Cause.FEW_TASKS if _in_one_wave(stage, slots) else Cause.HOSTS
 
 
@@ -279,13 +287,16 @@ def _long_task(claim: str, stage: StageTimes, slots: int) -> Diagnosis:
     return _no_host_helps(Cause.LONG_TASK, sentence, useful)
 
 
-def _waiting_tasks(claim: str, stage: StageTimes, slots: int) -> Diagnosis:
+def _waiting_tasks(claim: str, cause: Cause, stage: StageTimes, slots: int) -> Diagnosis:
     cpu, took = format_duration(stage.cpu / stage.tasks), format_duration(stage.run / stage.tasks)
-    sentence = (
-        f"{claim} because its tasks wait: they work {cpu} of {took}, as with a slow sink, service or disk, or "
-        "beside other programs on their hosts (write in larger parts, or to a faster one)"
-    )
-    return Diagnosis(Cause.SINK, not _in_one_wave(stage, slots), sentence, stage.tasks)
+    if stage.writes:
+        why = f"write from Python for {took}, as to a slow sink or service, or compute there (write in larger parts)"
+    else:
+        what, mend = "service or disk", "call it less often"
+        if cause is Cause.SINK:
+            what, mend = "sink, service or disk", "write in larger parts, or to a faster one"
+        why = f"wait: they work {cpu} of {took}, as with a slow {what}, or beside other programs on their hosts ({mend})"
+    return Diagnosis(cause, not _in_one_wave(stage, slots), f"{claim} because its tasks {why}", stage.tasks)
 
 
 def more_partitions(*, shuffled: bool, function: bool) -> str:
