@@ -212,6 +212,7 @@ class Lease:
         note: Provider's reason for waiting, recall or loss; may be empty.
         refused: True if the provider refuses the request for now.
         deadline: When its owner takes it away, or None.
+        fenced: True if it gets no more tasks: its drain cannot be cancelled.
     """
 
     host: str
@@ -223,6 +224,7 @@ class Lease:
     note: str = ""
     refused: bool = False
     deadline: float | None = None
+    fenced: bool = False
 
     def __post_init__(self) -> None:
         if not self.history:

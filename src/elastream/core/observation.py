@@ -70,7 +70,7 @@ class Leases(dict[str, Lease]):
 
     @once
     def recoverable(self) -> tuple[str, ...]:
-        return tuple(host for host in self.draining if self[host].deadline is None)
+        return tuple(host for host in self.draining if self[host].deadline is None and not self[host].fenced)
 
     def _in(self, *states: HostState) -> tuple[str, ...]:
         return tuple(host for host, lease in self.items() if lease.state in states)

@@ -26,7 +26,7 @@ from elastream.spark.failover import FailoverPlan
 from elastream.spark.hosts.hosts import DEADLINE_MARGIN_S, Hosts
 from elastream.spark.jvm.driver_side import RunningQuery, running_queries
 from elastream.spark.jvm.session import session_stopped
-from elastream.spark.placement.placing import Rings
+from elastream.spark.placement.placing import URGENT, Rings
 from elastream.spark.queries.query import QueryAccess
 from elastream.spark.queries.watched import SessionQueries
 from elastream.spark.standby import WarmStandby
@@ -42,8 +42,6 @@ STEP_S, LONG_STEP_S, RECENT_S = 0.05, 1.0, 10.0
 HOST_STEP_S, CALM_S = 0.25, 1.0
 # Cores for polling while nothing moves: one fifth of Autopilot's bar.
 POLL_SHARE = 0.01
-# Priority of migrations off a host that is taken away, above any load.
-URGENT = 1e6
 # Load of a task whose load is unknown: such tasks are spread by their number.
 UNKNOWN_LOAD = 1e-9
 # Committed batches that a replica may lack and still make a move cheap. Spark's snapshots are as many apart

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from elastream.clouds.executors import ExecutorProvider
 from elastream.clouds.provider import UNLIMITED, ProviderOffer, RunState
 from elastream.core.hosts import TRANSITIONS, Billing, HostState, HostType
+from elastream.core.observation import Leases
 from elastream.errors import CloudError
 from elastream.spark.hosts import hosts as module
 from elastream.spark.hosts.hosts import Hosts
@@ -287,6 +288,7 @@ class TestLeased:
 
     def test_a_draining_host_that_only_runs_strays_gets_no_more_tasks(self, run, clock):
         works(run, "h1", clock)
+        works(run, "h2", clock)
         run.step(batch=1, idle=False, holds=lambda host: False, overrun={"h1"})
         assert run.session.fenced == [], "it works"
         run.drain("h1")
@@ -295,10 +297,35 @@ class TestLeased:
         for batch in (3, 4):
             run.step(batch=batch, idle=False, holds=lambda host: False, overrun={"h1"})
         assert run.session.fenced == ["1"]
+        assert run.leaving("h1")
+        run.look()
+        assert Leases(run.leases).recoverable == ()
         run.release("h1")
         step(run, 3 + module.GRACE_BATCHES)
         assert run.session.fenced == ["1"]
-        assert step(run) == {"h1": "released"}
+        assert step(run) == {"h1": "released", "h2": "running"}
+
+    def test_a_new_executor_of_a_draining_host_does_not_end_the_drain(self, run, clock):
+        works(run, "h1", clock)
+        works(run, "h2", clock)
+        run.drain("h1")
+        run.step(batch=1, idle=False, holds=lambda host: False, overrun={"h1"})
+        run.session.there["1"] = ("at h1", 1, 0, True)
+        step(run)
+        del run.session.there["1"]
+        run.session.there["8"] = ("at h1", 1, 0, False)
+        assert step(run) == {"h1": "draining", "h2": "running"}
+        assert not run.leaving("h1")
+
+    def test_the_last_executor_gets_tasks_while_its_host_drains(self, run, clock):
+        works(run, "h1", clock)
+        works(run, "h2", clock)
+        run.drain("h1")
+        del run.session.there["2"]
+        step(run)
+        run.step(batch=1, idle=False, holds=lambda host: False, overrun={"h1"})
+        assert run.usable == ("h2",)
+        assert run.session.fenced == []
 
     def test_a_host_is_settled_once_it_has_finished_its_first_batches(self, run, provider, clock):
         works(run, "h1", clock)
@@ -319,6 +346,17 @@ class TestLeased:
         clock.advance(module.START_TIMEOUT_S + 1)
         assert step(hosts) == {"h1": "lost"}
         assert hosts.reason("h1") == "its executor was not warm within 90 s"
+        never.set()
+
+    def test_an_executor_whose_slots_others_take_before_it_is_warm_is_kept(self, provider, clock):
+        session, never = FakeSession(active={"1": 2}), threading.Event()
+        hosts = Hosts(Executors(session), provider, clock.now, fence=session.fence, warm=lambda _: never.wait(60) and None)
+        hosts.lease("h1", HostType("quick", cores=1, start=8.0))
+        session.there["1"] = ("at h1", 2, 0, False)
+        step(hosts)
+        clock.advance(module.START_TIMEOUT_S + 1)
+        step(hosts)
+        assert step(hosts) == {"h1": "running"}
         never.set()
 
     def test_a_replacement_executor_takes_tasks_once_it_is_warm(self, provider, clock):

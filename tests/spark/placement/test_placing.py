@@ -256,8 +256,10 @@ def test_a_task_that_comes_back_from_where_it_had_landed_is_a_stray_at_once(tmp_
     bench.placing.move(task(0), "h2")
     bench.batch(2)
     assert len(bench.placing.landed) == 1
-    bench.engine.believed[0] = HERE["h1"]
-    bench.batch()
+    bench.engine.believed[0], bench.engine.overwrites = HERE["h1"], True
+    bench.placing.follow(bench.usable.get)
+    assert bench.placing.strays() == set(), "Spark has not been told"
+    bench.batch(2)
     assert bench.placing.strays() == {task(0)}
 
 

@@ -62,6 +62,11 @@ class HostRecord:
     others_busy: float = 0.0
     milestones: dict[str, float] = field(default_factory=dict)
 
+    @property
+    def excluded(self) -> bool:
+        """Return True if Spark gives its executor no more tasks."""
+        return self.leaving or (self.executor is not None and self.fenced == self.executor.id)
+
 
 class HostLedger:
     """All hosts: leases, executors, utilisation. `past` sums up the oldest ended leases."""
@@ -196,7 +201,7 @@ class HostLedger:
 
     def leaving(self, host: str) -> bool:
         """Return True if Spark gives `host` no new tasks; no cancelled drain brings it back."""
-        return host in self._records and self._records[host].leaving
+        return host in self._records and self._records[host].excluded
 
     def _is_leased(self, name: str) -> bool:
         return self._records[name].provider is self.provider and "lease" in self._records[name].milestones
@@ -446,24 +451,19 @@ class Hosts(HostLedger):
                             record.reason = f"withdrawn: nothing started for {waited:.0f} s"
                             self._withdraw(name)
                     case HostState.STARTING:
-                        self._last_start = self._clock()
-                        limit = max(START_TIMEOUT_S, 3 * lease.type.start)
-                        if self._clock() - lease.history[-1][0] > limit:
-                            registered = "registered" in record.milestones
-                            what = "its executor was not warm" if registered else "no executor registered"
-                            self._lose(name, f"{what} within {limit:.0f} s")
+                        self._await(name, lease, record)
                     case HostState.RUNNING | HostState.DRAINING:
                         if record.settles_after is None:
                             record.settles_after = batch + SETTLING_BATCHES
                         record.settled = record.settled or batch > record.settles_after
-                        if lease.state is HostState.DRAINING and name in overrun and record.executor is not None:
+                        if lease.state is HostState.DRAINING and name in overrun and self._can_go(name):
                             self._fence_off(record, record.executor, batch)
                     case HostState.RELEASING:
                         self._give_back(name, record, batch, idle, holds)
             self._release_ended()
             self._write_ends()
             self._forget_ended()
-            self._report(holds)
+            self._report(lambda host: holds(host) or host in overrun)
             self._release_orphans()
 
     # -- under the lock: seeing ----------------------------------------------------------------------------------------
@@ -491,6 +491,7 @@ class Hosts(HostLedger):
         executor = record.executor = executors.get(status.executor) if status.executor else addresses.get(status.address)
         if executor is not None:
             self._follow(name, record, executor)
+        self._leases[name] = replace(self._leases[name], fenced=record.excluded)
 
     def _see_start(self, name: str, status: HostStatus | None) -> None:
         if status is not None and status.there and self._leases[name].state is HostState.REQUESTED:
@@ -512,6 +513,8 @@ class Hosts(HostLedger):
             record.others_busy, record.others_until = executor.others_busy, now
         while len(record.busy) > 2 and record.busy[1][0] <= now - BUSY_WINDOW_S:
             record.busy.popleft()
+        if record.fenced not in (None, executor.id) and self._leases[name].state is HostState.DRAINING:
+            record.leaving, record.fenced = executor.leaving, None  # a new executor does not end the drain
         if executor.leaving != record.leaving and self._leases[name].state is not HostState.RELEASING:
             record.leaving = executor.leaving
             self._to(name, HostState.DRAINING if executor.leaving else HostState.RUNNING)
@@ -544,6 +547,17 @@ class Hosts(HostLedger):
         finally:
             record.warm.add(executor.id)
 
+    def _await(self, name: str, lease: Lease, record: HostRecord) -> None:
+        self._last_start = self._clock()
+        limit = max(START_TIMEOUT_S, 3 * lease.type.start)
+        if self._clock() - lease.history[-1][0] <= limit:
+            return
+        if record.executor is not None and record.executor.active:
+            record.warm.add(record.executor.id)  # tasks of others run there, and the warm-up's wait
+        else:
+            what = "its executor was not warm" if "registered" in record.milestones else "no executor registered"
+            self._lose(name, f"{what} within {limit:.0f} s")
+
     # -- under the lock: acting ----------------------------------------------------------------------------------------
 
     def _give_back(self, name: str, record: HostRecord, batch: int, idle: bool, holds: Callable[[str], bool]) -> None:
@@ -558,8 +572,11 @@ class Hosts(HostLedger):
         elif executor is None or self._may_end(executor, record, timed_out or batch - record.fenced_batch >= GRACE_BATCHES):
             record.provider.release([name])
 
-    def _fence_off(self, record: HostRecord, executor: Executor, batch: int) -> None:
-        if record.fenced != executor.id and not executor.endless:
+    def _can_go(self, name: str) -> bool:
+        return any(self.target(other) is not None for other in self.usable if other != name)
+
+    def _fence_off(self, record: HostRecord, executor: Executor | None, batch: int) -> None:
+        if executor is not None and record.fenced != executor.id and not executor.endless:
             self._fence(executor.id)
             record.fenced, record.fenced_batch, record.waiting_since = executor.id, batch, self._clock()
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from elastream.errors import first_line
@@ -45,7 +46,14 @@ def warm_up(spark: SparkSession, driver: DriverSide, executor: Executor, scratch
     context.setLocalProperty(WARMED_EXECUTOR, executor.id)
     try:
         with _held_tasks(driver, executor):
-            _run(spark, executor, scratch, runs_python(driver, spark))
+            python = runs_python(driver, spark)
+            try:
+                _run(spark, executor, scratch, python)
+            except (Py4JError, PySparkException) as error:
+                if not python:
+                    raise
+                log.info("executor %s is warmed up without Python: %s", executor.id, first_line(error))
+                _run(spark, executor, scratch, False)
     finally:
         context.setLocalProperty(WARMED_EXECUTOR, None)  # type: ignore[arg-type]
         context.setJobDescription(None)  # type: ignore[arg-type]
@@ -77,9 +85,10 @@ def _run(spark: SparkSession, executor: Executor, scratch: Path | None, python: 
     if "RocksDB" in str(spark.conf.get("spark.sql.streaming.stateStore.providerClass")):
         rows = rows.selectExpr(f"coalesce({LOAD_ROCKSDB}, word) as word")
     if python:
-        # Twice, because a task of the stream has two workers: one reads its source, the other runs its operators.
         touch = _touch()
-        touched = rows.mapInArrow(touch, "word string").mapInArrow(touch, "word string")
+        touched = rows.mapInArrow(touch, "word string")
+        if scratch is not None:  # a task of a dataflow has two workers: one reads its source, the other runs its operators
+            touched = touched.mapInArrow(touch, "word string")
     else:
         touched = rows.selectExpr(f"explode(transform(sequence(1, {ROWS_PER_TASK}), n -> concat(word, n))) as word")
     # All of the shuffle's input is on this executor, so Spark runs the stage behind it there as well.

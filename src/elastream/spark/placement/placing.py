@@ -75,6 +75,8 @@ STRAYS_AFTER, MAX_REPORTS = 3, 20
 ENDED_MIGRATIONS = 5_000
 # A restarted query comes back within minutes.
 PLAN_RETENTION_S = 3600.0
+# Priority of migrations off a host that is taken away, above any load.
+URGENT = 1e6
 # Loading ahead only saves time; the migration continues without.
 MAX_PRELOADS = 3
 
@@ -257,7 +259,8 @@ class Placing:
     # -- steps, under the lock -----------------------------------------------------------------------------------------
 
     def _strays(self, migration: Migration) -> bool:
-        return migration.flips >= STRAYS_AFTER or self._landed_on.get(migration.task) == migration.host
+        back = self._landed_on.get(migration.task) == migration.host
+        return migration.flips >= (1 if back else STRAYS_AFTER)
 
     def _request(self, task: TaskId, host: str, why: str) -> None:
         if (running := self._under_way.get(task)) is not None:
@@ -325,8 +328,8 @@ class Placing:
         loads: dict[tuple[str, bool], StatePreload] = {}
 
         def order(each: _ActiveMigration) -> tuple[bool, float, float, TaskId]:
-            move = each.migration  # a stray may come back each time: it holds up no other
-            return self._strays(move), -move.benefit, move.since, move.task
+            move = each.migration  # a stray may come back each time: it holds up no other, except before a deadline
+            return self._strays(move) and move.benefit < URGENT, -move.benefit, move.since, move.task
 
         for each in sorted(waiting, key=order):
             host = each.migration.host
