@@ -3,6 +3,7 @@
 import json
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -287,6 +288,27 @@ def test_queries_that_starve_each_other_show_in_few_batches(tasks, found):
         log.batch(QUERY, number, at + 0.5, 100, [Stage([0.1, 0.1], 100, late=6.5)], slots=4)
         at = end + 4.0
     assert {each.kind for each in findings_of(read(log), 100.0) if each.subject == "counts"} == found
+
+
+def test_batch_without_its_stages_makes_no_trigger_short():
+    app = read(job(lambda n, rows: [Stage([rows / 2000] * 4, rows)], back_to_back=True, driver=0.05))
+    query = next(iter(app.queries.values()))
+    query.batches[3] = replace(query.batches[3], stages=())
+    assert list(findings_of(app, 10.0)) == []
+
+
+def test_rare_batches_that_are_in_time_are_not_late():
+    rare = job(lambda n, rows: [Stage([6.5] * 4, rows)], batches=4, every=607.0)
+    assert list(findings_of(read(rare), 10.0)) == []
+
+
+def test_stage_of_another_query_that_leaves_slots_starves_none():
+    log, at = LogOf((2, 2)), 0.0
+    for number in range(5):
+        end = log.batch(BIG, number, at, 1000, [Stage([0.5] * 4, 1000, waits=7.0)], slots=4)
+        log.batch(QUERY, number, at + 0.5, 100, [Stage([0.1, 0.1], 100, late=3.0)], slots=4)
+        at = end + 1.0
+    assert "slots" not in {each.kind for each in findings_of(read(log), 100.0) if each.subject == "counts"}
 
 
 def test_limit_that_lets_a_batch_exceed_the_target_is_found_in_few_batches():

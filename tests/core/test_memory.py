@@ -54,9 +54,9 @@ def test_large_partition_fits_no_host_although_the_sum_would():
 
 
 def test_state_of_rocksdb_counts_against_the_container():
-    at = [0, 1]
-    assert shortage(observed(at, native=500.0, memory=[600.0, 600.0]), {"h2"}) == ""
-    assert "MB of memory" in shortage(observed(at, native=500.0, memory=[700.0, 700.0]), {"h2"})
+    at, heap = [0, 1], [300.0, 300.0]
+    assert shortage(observed(at, native=500.0, memory=[600.0, 600.0], heap_limit=heap), {"h2"}) == ""
+    assert "MB of memory" in shortage(observed(at, native=500.0, memory=[700.0, 700.0], heap_limit=heap), {"h2"})
 
 
 def test_unmeasured_container_reserves_the_whole_heap():
@@ -69,6 +69,7 @@ def test_unmeasured_container_reserves_the_whole_heap():
 def test_heap_that_has_not_grown_yet_counts_as_grown():
     grown = {"off_heap": [150.0, 150.0], "python_memory": [50.0, 50.0]}
     assert shortage(observed([0, 1], native=80.0, memory=[300.0, 300.0], **grown), {"h2"}) != ""
+    assert shortage(observed([0, 1], native=300.0, memory=[300.0, 300.0]), {"h2"}) != "", "nothing ran for minutes"
 
 
 def test_container_of_little_more_than_its_heap_lets_hosts_go():

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain, islice, pairwise, takewhile
 
-from elastream.advice.application import COLD_BATCHES, Application, LoggedBatch, LoggedQuery, Stage, times_of
+from elastream.advice.application import COLD_BATCHES, POLL_S, Application, LoggedBatch, LoggedQuery, Stage, times_of
 from elastream.advice.service import Latency
 from elastream.core.lateness import (
     BATCHES_READ,
+    FILLED,
     LEAST_BATCHES,
     LONG_SHARE,
     LONG_TASK,
@@ -310,7 +311,8 @@ def _wait_behind(others: Sequence[tuple[str, Sequence[LoggedBatch]]], stage: Sta
         for batch in takewhile(lambda each: each.start < until, islice(batches, first, None)):
             for other in (each.times for each in batch.stages):
                 wait = min(until, other.ended) - max(begun, other.begun)
-                if wait - other.longest >= LONG_BATCH_S:  # a fair scheduler waits for a task to end, too
+                full = other.run >= FILLED * slots * (other.ended - other.begun)
+                if full and wait - other.longest >= LONG_BATCH_S:  # a fair scheduler waits for a task to end, too
                     longest = max(longest, (wait, name))
     return longest
 
@@ -342,7 +344,8 @@ def _of_late(
 ) -> Iterator[Finding]:
     """Yield the common cause of late batches."""
     # A record waits for the batch before its own too. The first batch is long as it is cold.
-    waits = [0.0, 0.0, *(batch.seconds for batch in batches[1:])]
+    follows = ((a, query.trigger > 0 or b.start - a.end <= POLL_S) for a, b in pairwise(batches[1:]))
+    waits = [0.0, 0.0, *(before.seconds if at_once else 0.0 for before, at_once in follows)]
     most = [max(target / 2, target - wait) for wait in waits]
     late = [times_of(each) for each, seconds in zip(batches, most, strict=False) if each.seconds > seconds and each.stages]
     if late and len(late) + (query.unfinished > most[-1]) >= LEAST_LATE:
@@ -564,9 +567,13 @@ def _restless(
         return
     # A cold start or a busy machine only raises the cost of a record: no more of a usual batch follows from its records.
     of_tasks = bool(warm[-1].stages) and not query.function
-    at_once = [batch.run / max(1e-3, times_of(batch).parts[Cause.HOSTS]) if of_tasks else 1.0 for batch in warm]
-    least = min((batch.run if of_tasks else batch.seconds) / batch.rows for batch in query.batches if batch.rows > 0)
-    each = least / max(1.0, statistics.median(at_once))
+    # A log may lack the stages of a batch.
+    worked = [batch for batch in query.batches if batch.rows > 0 and (batch.run > 0 or not of_tasks)]
+    at_once = [batch.run / max(1e-3, times_of(batch).parts[Cause.HOSTS]) for batch in warm if of_tasks and batch.run > 0]
+    if not worked:
+        return
+    least = min((batch.run if of_tasks else batch.seconds) / batch.rows for batch in worked)
+    each = least / max(1.0, statistics.median(at_once or [1.0]))
     by_records = each * statistics.median(batch.rows for batch in warm) / takes
     fixed = (1.0 - by_records) * takes
     interval = RESTLESS_WAIT * (target - fixed) / (1.0 + by_records)

@@ -69,7 +69,8 @@ def memory_uses(observation: Observation) -> tuple[MemoryUse, ...]:
     if native.any():
         python = np.nan_to_num(hosts.column(Metric.PYTHON_MEMORY))
         # The heap grows to its limit, whatever it holds now.
-        reserved = hosts.column(Metric.HEAP_LIMIT) + hosts.column(Metric.OFF_HEAP) + python + _by_host(observation, native)
+        others = np.nan_to_num(hosts.column(Metric.OFF_HEAP))  # unknown after minutes without a task
+        reserved = hosts.column(Metric.HEAP_LIMIT) + others + python + _by_host(observation, native)
         measured, limit = hosts.column(Metric.MEMORY), hosts.column(Metric.MEMORY_LIMIT)
         used = np.fmax(measured, reserved)
         fixed = np.where(np.isnan(reserved), 0.0, hosts.column(Metric.HEAP_LIMIT))
