@@ -191,8 +191,8 @@ class Edge:
     def __init__(self, directory: RunDirectory, clock: Jumping) -> None:
         self.records, self._clock, self._written = directory.edge("words", "count"), clock, 0
         self.records.mkdir(parents=True)
-        write_request(directory.wanted, CompositionRequest())
-        steering = Steering("words-count", directory.wanted, 2)
+        write_request(directory.composition_request, CompositionRequest())
+        steering = Steering("words-count", directory.composition_request, 2)
         self._reader = edges.EdgeReader(steering, self.records, 1, 1e6, SCHEMA, None)
         self._at = self._reader.initialOffset()
         self.read = 0
