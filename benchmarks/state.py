@@ -3,7 +3,7 @@
 `heap` and `rocksdb`: bytes that a move loads, predicted over read. Partitions move to a host without state, and back; what
 its executor read is what Hadoop's file system counted there. `first`: state by executor after a query's first batch.
 `notice`: the longest batch around the loss of a host. `shrink`, `shrink-heap`: executors killed while hosts go until state
-would not fit, in RocksDB with a control group for each executor, or in heaps.
+would not fit, in RocksDB with a control group for each host, or in heaps.
 """
 
 import math
@@ -165,7 +165,8 @@ def fewest(seen: Observation) -> int:
     """Return the hosts whose memory, reserve left free, holds the state and what each of them uses besides."""
     (use,) = memory_uses(seen)
     own = use.used - np.bincount(seen.tasks.host, use.tasks, len(seen.hosts))
-    return math.ceil(use.total / float(np.nanmean(use.most - own)))
+    room = float(np.nanmean(use.most - own))
+    return min(len(seen.hosts), math.ceil(use.total / room)) if room > 0 else len(seen.hosts)  # these hold it now
 
 
 def unasked(made: Bed, groups: "MemoryGroups") -> tuple[list[bool], int]:

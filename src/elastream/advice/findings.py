@@ -301,7 +301,7 @@ def _starved(application: Application, query: LoggedQuery) -> Iterator[Finding]:
 
 
 def _wait_behind(others: Sequence[tuple[str, Sequence[LoggedBatch]]], stage: Stage, slots: int) -> tuple[float, str]:
-    """Return for how long (seconds) a stage waited behind one of another query, and its name."""
+    """Return the seconds that a stage waited behind one of another query, and that query's name."""
     times, longest = stage.times, (0.0, "")
     begun, until = times.begun, times.begun + stage.delay - (times.run / slots if times.tasks > slots else 0.0)
     if until - begun < LONG_BATCH_S:

@@ -291,6 +291,7 @@ class TestLeased:
         works(run, "h2", clock)
         run.step(batch=1, idle=False, holds=lambda host: False, overrun={"h1"})
         assert run.session.fenced == [], "it works"
+        assert run.provider.reports[-1].holding == {"h1"}, "its strays have state there"
         run.drain("h1")
         run.step(batch=2, idle=False, holds=lambda host: False)
         assert run.session.fenced == [], "the drain may be cancelled"

@@ -12,7 +12,7 @@ from elastream.core.task_id import TaskId
 from elastream.spark.jvm.executors import Location
 from elastream.spark.jvm.state_partitions import SavedState
 from elastream.spark.placement.allocation import AllocationStore
-from elastream.spark.placement.placing import MAX_REPORTS, STRAYS_AFTER, MigrationLimits, Placing
+from elastream.spark.placement.placing import MAX_REPORTS, STRAYS_AFTER, URGENT, MigrationLimits, Placing
 from support.property_examples import examples
 
 HERE = {name: Location(f"10.0.0.{number}", str(number)) for number, name in enumerate(("h1", "h2", "h3"))}
@@ -249,6 +249,20 @@ def test_a_task_that_spark_keeps_running_where_it_was_is_a_stray(tmp_path):
     bench.engine.overwrites = False
     bench.batch(3)
     assert bench.placing.strays() == set()
+
+
+def test_a_stray_waits_for_other_moves_unless_its_host_is_taken_away(tmp_path):
+    told = []
+    for benefit in (1.0, URGENT):
+        (folder := tmp_path / f"{benefit:g}").mkdir()
+        bench = Bench(folder)
+        bench.engine.overwrites, bench.benefit[task(0)] = True, benefit
+        bench.placing.move(task(0), "h2")
+        bench.batch(STRAYS_AFTER)
+        bench.placing.move(task(1), "h2")
+        bench.batch()
+        told.append(bench.engine.told[-1])
+    assert told == [(1, "h2"), (0, "h2")]
 
 
 def test_a_task_that_comes_back_from_where_it_had_landed_is_a_stray_at_once(tmp_path):

@@ -68,7 +68,7 @@ class SharedHosts:
     def lease_missing(self, need: float, because: Callable[[], str]) -> list[Action]:
         """Return actions that add hosts for `need` cores: cancelled drains first, then leases.
 
-        `min_hosts` holds whatever is needed.
+        There are `min_hosts` at least.
         """
         observation, context, kind = self.observation, self.observation.context, self.kind
         there = (*observation.usable, *observation.coming)
@@ -132,10 +132,10 @@ class SharedHosts:
         return len(rest) >= self.observation.context.min_hosts and highest <= self.most * self.capacity(working)
 
     def drain_surplus(self, highest: float, part: float = 0.5) -> list[Action]:
-        """Return drains so that `highest` busy cores, the most in `settle` seconds, fill the remaining hosts.
+        """Return drains of hosts that `highest` busy cores, the most in `settle` seconds, do not need.
 
-        Drains at most `part` of the hosts, and not the last one. They are due back (`measures.due_back`) and not pinned.
-        Hosts without work of others go first.
+        They are at most `part` of the hosts, not the last one, due back (`measures.due_back`) and not pinned. Hosts without
+        work of others go first.
         """
         observation, usable = self.observation, self.observation.usable
         if not highest <= self.most * (capacity(observation, usable) - observation.cores.least(usable)):

@@ -219,7 +219,7 @@ class _Foreseeing(SizingRound):
 
     @once
     def _cores_of_record(self) -> float:
-        """Cores of hosts per record/s; before there are loaded batches, at the highest rate in sight. NaN if unknown."""
+        """Cores that a record/s takes; without loaded batches, at the highest rate in sight. NaN if unknown."""
         expected = [float(each.keep[EXPECTED]) for each in self.memory.outlooks[-1:]]
         highest = max((each for each in (self.load.arriving, self.load.processed, *expected) if each > 0), default=0.0)
         # A light load shows the fixed work of batches and little else, so the last busy round counts instead.

@@ -1,7 +1,8 @@
 """The hosts of a plant on Spark, leased or found in the session, and their lifecycle.
 
-A releasing host is fenced (gets no task) once it holds none, or after a timeout; GRACE_BATCHES later, when nothing that it
-wrote is needed, its provider ends it. One thread calls `look` and `step`; other methods are cheap and thread-safe.
+A releasing host is fenced (gets no task) once it holds none but strays, or after a timeout; GRACE_BATCHES later, when
+nothing that it wrote is needed, its provider ends it. One thread calls `look` and `step`; other methods are cheap and
+thread-safe.
 """
 
 import contextlib
@@ -32,7 +33,7 @@ log = logging.getLogger(__name__)
 #   REQUESTED -> STARTING   its provider has begun to start it
 #   REQUESTED -> RELEASED   released; or nothing started within the provider's patience, while other hosts worked
 #   STARTING  -> RUNNING    its executor has registered and is warm; one found in the session is both
-#   STARTING  -> LOST       no executor registered, or none was warm, within START_TIMEOUT_S
+#   STARTING  -> LOST       no executor registered, or an idle one was not warm, within START_TIMEOUT_S
 #   RUNNING   -> DRAINING   a drain, or Spark decommissions or excludes its executor
 #   DRAINING  -> RUNNING    the drain was cancelled, or Spark uses its executor again
 #   STARTING, RUNNING, DRAINING -> RELEASING   a release

@@ -57,7 +57,7 @@ class PreloadThreads:
             thread.start()
 
     def close(self) -> None:
-        """Start no further preload; running ones may never end without their executor."""
+        """Start no further preload. Running ones are not awaited: without their executor they may never end."""
         for _ in self._threads:
             self._waiting.put(None)
 
