@@ -23,7 +23,7 @@ from elastream.spark.hosts.warmup import warm_up
 from elastream.spark.jvm.capabilities import Capabilities
 from elastream.spark.jvm.cluster_manager import cluster_watch, pending_reason
 from elastream.spark.jvm.driver_side import java_context
-from elastream.spark.jvm.executors import AllocationClient, Executors
+from elastream.spark.jvm.executors import AllocationClient, Executor, Executors
 from elastream.spark.jvm.session import secret_of, session_stopped
 from elastream.spark.jvm.standby import standby_registry
 from elastream.spark.placement.allocation import InMemoryPlan
@@ -113,15 +113,17 @@ def attach(  # noqa: C901
     offer = ProviderOffer(tuple(kinds), max_hosts, patience=EXECUTOR_START_TIMEOUT_S)
     session = provider if isinstance(provider, ExecutorProvider) else ExecutorProvider(offer, client, allowed=can.allowed)
 
-    # Executors that were there are warm; a requested one would delay the batches that it is requested for.
-    warm = None if observe_only else lambda executor: warm_up(spark, driver, executor, None)
+    def warm(executor: Executor) -> None:
+        warm_up(spark, driver, executor, next((query.checkpoint for query in queries.live if query.checkpoint), None))
+
     log_of_leases = None if provider is None or observe_only or leases is None else leases.counted_from(clock.epoch)
     hosts = Hosts(
         client.executors,
         provider or session,
         clock.now,
         fence=client.fence,
-        warm=warm,
+        # Executors that were there are warm; a requested one would delay the batches that it is requested for.
+        warm=None if observe_only else warm,
         session=session,
         existing=leasing.existing,
         log=log_of_leases,

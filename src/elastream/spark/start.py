@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
@@ -298,12 +299,13 @@ def _session_on_hosts(  # noqa: C901
                 client.take_over()
             provider.bind(client)
         session = provider if in_process and isinstance(provider, ExecutorProvider) else None
+        warm = partial(warm_up, spark, driver, scratch=directory.cluster, workers=2)
         hosts = Hosts(
             client.executors,
             provider,
             clock.now,
             fence=client.fence,
-            warm=(lambda executor: warm_up(spark, driver, executor, directory.cluster)) if settings.warm_up else None,
+            warm=warm if settings.warm_up else None,
             session=session,
             log=leases,
             alarms=alarms,

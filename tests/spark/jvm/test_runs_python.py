@@ -1,6 +1,7 @@
 """Whether the tasks of queries run Python, by the plans of their batches: executors are warmed up accordingly."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -77,3 +78,10 @@ def test_stage_of_a_function_says_if_its_tasks_run_python(
         assert {stage.python for stage in stages[0]} == {python}
     finally:
         query.stop()
+
+
+@pytest.mark.parametrize("scheme", ["", "nowhere:"], ids=["writable", "no file system"])
+def test_warm_up_leaves_no_file_and_goes_on_without_one(local_spark: SparkSession, tmp_path: Path, scheme: str) -> None:
+    folder = f"{scheme}{tmp_path}"
+    warm_up(local_spark, DriverSide(local_spark), Executor("driver", "localhost", slots=1), folder)
+    assert list(tmp_path.iterdir()) == []

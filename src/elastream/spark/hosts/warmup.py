@@ -36,24 +36,29 @@ SHUFFLE_TASKS_PER_SLOT = 2
 LOAD_ROCKSDB = "java_method('org.rocksdb.RocksDB', 'loadLibrary')"
 
 
-def warm_up(spark: SparkSession, driver: DriverSide, executor: Executor, scratch: Path | None) -> None:
+def warm_up(
+    spark: SparkSession, driver: DriverSide, executor: Executor, scratch: str | Path | None, workers: int = 1
+) -> None:
     """Run one task like a batch's on each slot of `executor`; return when they have ended.
 
-    Starts no Python if no running query needs it. `scratch` takes output; None: nothing is written.
+    Args:
+        scratch: Folder that the driver and all executors reach. A Parquet file is written there, since most sinks write
+            such files, and deleted. None: nothing is written.
+        workers: Python workers that a task of the running queries has, if they need Python at all.
     """
     context = spark.sparkContext
     context.setJobDescription(f"warm up executor {executor.id}")
     context.setLocalProperty(WARMED_EXECUTOR, executor.id)
     try:
         with _held_tasks(driver, executor):
-            python = runs_python(driver, spark)
+            most = workers if runs_python(driver, spark) else 0
             try:
-                _run(spark, executor, scratch, python)
+                _run(spark, executor, scratch, most)
             except (Py4JError, PySparkException) as error:
-                if not python:
+                if not most and scratch is None:
                     raise
-                log.info("executor %s is warmed up without Python: %s", executor.id, first_line(error))
-                _run(spark, executor, scratch, False)
+                log.info("executor %s is warmed up without Python and files: %s", executor.id, first_line(error))
+                _run(spark, executor, None, 0)
     finally:
         context.setLocalProperty(WARMED_EXECUTOR, None)  # type: ignore[arg-type]
         context.setJobDescription(None)  # type: ignore[arg-type]
@@ -80,23 +85,27 @@ def _held_tasks(driver: DriverSide, executor: Executor) -> Iterator[None]:
         thread.join()
 
 
-def _run(spark: SparkSession, executor: Executor, scratch: Path | None, python: bool) -> None:
+def _run(spark: SparkSession, executor: Executor, scratch: str | Path | None, workers: int) -> None:
     rows = _pinned(spark, executor)
     if "RocksDB" in str(spark.conf.get("spark.sql.streaming.stateStore.providerClass")):
         rows = rows.selectExpr(f"coalesce({LOAD_ROCKSDB}, word) as word")
-    if python:
-        touch = _touch()
-        touched = rows.mapInArrow(touch, "word string")
-        if scratch is not None:  # a task of a dataflow has two workers: one reads its source, the other runs its operators
-            touched = touched.mapInArrow(touch, "word string")
-    else:
+    touched, touch = rows, _touch()
+    for _ in range(workers):
+        touched = touched.mapInArrow(touch, "word string")
+    if not workers:
         touched = rows.selectExpr(f"explode(transform(sequence(1, {ROWS_PER_TASK}), n -> concat(word, n))) as word")
     # All of the shuffle's input is on this executor, so Spark runs the stage behind it there as well.
     counts = touched.groupBy("word").count().coalesce(SHUFFLE_TASKS_PER_SLOT * executor.slots).write.mode("overwrite")
     if scratch is None:
         counts.format("noop").save()
-    else:
-        counts.parquet(str(scratch / f"warm-up-{executor.id}"))
+        return
+    folder = f"{scratch}/_elastream-warm-up-{executor.id}"
+    try:
+        counts.parquet(folder)
+    finally:
+        with contextlib.suppress(Py4JError):  # the session has stopped, or nobody may delete
+            path = gateway_of(spark).jvm.org.apache.hadoop.fs.Path(folder)
+            path.getFileSystem(java_context(spark).hadoopConfiguration()).delete(path, True)
 
 
 def _pinned(spark: SparkSession, executor: Executor) -> DataFrame:
