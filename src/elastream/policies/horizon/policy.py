@@ -6,6 +6,7 @@ The rules hold on Spark and in simulation. The page on how hosts are chosen expl
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import ClassVar
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from elastream.core.action import Action, DrainHost
 from elastream.core.decision import EXPECTED_IN, EXPECTED_RATE, Unknown
 from elastream.core.frames import Floats
+from elastream.core.hosts import HostType
 from elastream.core.latency import share_within
 from elastream.core.lazy import once
 from elastream.core.metrics import Metric, Needs
@@ -125,6 +127,8 @@ class Horizon(Policy):
     def plan(self, observation: Observation, memory: object = None) -> Plan:
         """Plan host actions, then parallelism, then moves of tasks. The memory is a `Memory`."""
         before = memory if isinstance(memory, Memory) else None
+        if before is None:
+            _compile()
         unchained = observation.context.layout.unchained
         rules = Threshold(
             scale_out=1.0, tolerance=0.0, settle=0.0, host_type=self.host_type, max_parallelism=self.max_parallelism
@@ -473,6 +477,15 @@ def outlooks_of(past: Past, count: int, grid: Grid) -> tuple[Outlook, ...]:
         paths, jump = scenarios(then, grid, None)
         outlooks.append(Outlook.of(paths, jump, float(then.rates[-1]), grid))
     return tuple(outlooks)
+
+
+@cache
+def _compile() -> None:
+    """Run the loops of outlooks and replays once: compiled in a run's first replay, they would delay it by seconds."""
+    grid = Grid(1.0, start=1, steps=3, host_start=1.0, budget=1.0)
+    outlooks = outlooks_of(Past(1.0, np.arange(1.0, 2 * LEAST_PAST * grid.steps)), LEAST_PAST * grid.steps, grid)
+    fleet = Fleet(HostType("any", 1.0), 1.0, grid, 1, 2)
+    replay(outlooks, fleet, 0.0, Choice(Setting()), (0.0, 0.0))
 
 
 def _constant_sentence(choice: Choice) -> str:
