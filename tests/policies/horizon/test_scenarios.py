@@ -92,5 +92,12 @@ def test_bins_hold_the_records_that_came(rounds):
     came = sum(rate * seconds for rate, seconds in rounds)
     assert (book.rates >= 0).all()
     assert book.rates.max(initial=0.0) <= max(rate for rate, _ in rounds) + 1e-9
-    if all(seconds <= 5.0 for _, seconds in rounds):
-        assert book.rates.sum() * 5.0 + book.open[0] <= came + 1e-6
+    assert book.rates.sum() * 5.0 + book.open[0] <= came + 1e-6
+    assert book.rates.size * 5.0 + book.open[1] <= sum(seconds for _, seconds in rounds) + 1e-6
+
+
+def test_rounds_longer_than_half_a_bin_make_no_past_longer():
+    book = Past(6.0)
+    for _ in range(60):
+        book = book.after(1.0, 5.0)
+    assert 45 <= book.rates.size <= 50

@@ -15,6 +15,7 @@ from elastream.policies.common.service import quantile
 from elastream.policies.forecasting.trend import Forecast
 from elastream.policies.horizon.budget import Grid
 from elastream.policies.horizon.compiled import njit
+from elastream.units import ROUNDING
 
 # Scenarios of a round; fewer while the past is short.
 SCENARIOS = 48
@@ -92,13 +93,15 @@ class Past:
     def after(self, rate: float, seconds: float) -> "Past":
         """Return the past after `seconds` at `rate`. A gap counts at the rate after it."""
         records, filled = self.open[0] + rate * seconds, self.open[1] + seconds
-        if filled < self.seconds * (1 - 1e-9):
+        if (bins := int(filled / self.seconds + ROUNDING)) < 1:
             return replace(self, open=(records, filled))
-        bins = max(1, round(filled / self.seconds))
         rates = np.append(self.rates, np.full(min(bins, REMEMBERED), records / filled))
         if rates.size > RECOLLECTED * REMEMBERED:
             rates = rates[-REMEMBERED:]
-        return Past(self.seconds, rates, moments=None if self.moments is None else self.moments.after(rates))
+        rest = filled - bins * self.seconds
+        rest = rest if rest >= self.seconds / 2 else 0.0  # so that bins begin with rounds, which are seldom on time
+        opened = (rest * records / filled, rest)
+        return Past(self.seconds, rates, opened, None if self.moments is None else self.moments.after(rates))
 
     def with_moments(self, steps: int) -> "Past":
         """Return the past with its moments for horizons of `steps` bins, if it is long enough."""
