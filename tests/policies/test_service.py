@@ -135,6 +135,12 @@ def test_a_backlog_in_one_batch_costs_less_a_record_than_batches_in_time():
     assert need(late) == pytest.approx(7.5 / 30_000 * 4 * 2)
 
 
+def test_batches_that_became_faster_as_they_grew_still_need_the_cores_that_records_keep_busy():
+    known = after([MicroBatch("q", 4.0 * n, 4.0 - 0.05 * n, 1000.0 + 100 * n, math.nan) for n in range(20)])
+    assert need(known) < 1e-6
+    assert float(np.median(known.needs(30.0, None, margin=1.0, least=0.002))) == pytest.approx(0.0025, rel=0.2)
+
+
 def test_batches_on_other_hosts_count_only_while_there_are_few_on_the_newest():
     many = after(of_sizes(200, 800, 2400))
     few = many.after(shown(of_sizes(400, 1600, fixed=0.8, cores=2.0)[:5]), None, 2.0)

@@ -9,9 +9,11 @@ import pytest
 
 from elastream import Alternate
 from elastream.core.action import DrainHost, LeaseHost, ReleaseHost
+from elastream.core.frames import Frame
 from elastream.core.hosts import Billing, HostState, HostType
 from elastream.core.lateness import Cause, Diagnosis
 from elastream.core.metrics import Metric
+from elastream.core.observation import Sample
 from elastream.dataflow.builder import Dataflow
 from elastream.dataflow.stages import lay_out
 from elastream.errors import ElastreamError
@@ -19,6 +21,7 @@ from elastream.evaluation.trials import simulated
 from elastream.loads.pattern import Pattern, Section
 from elastream.policies.horizon.policy import Horizon, _Foreseeing
 from elastream.policies.horizon.replay import Choice, Setting
+from elastream.policies.threshold import Threshold
 from elastream.simulator import Settings, make_plant
 from policies.test_threshold import host, observe
 
@@ -43,6 +46,11 @@ def run(rates, every=60.0, target=30.0, period=5.0, seed=1, fused=True, start=SM
         seconds=len(rates) * every,
     )  # fmt: skip
     return simulated(plant, Horizon(), period=period, until=len(rates) * every)
+
+
+def replace_age(frame, age):
+    columns = {metric: frame.column(metric) for metric in frame.metrics}
+    return Frame(frame.ids, columns, {Metric.ARRIVAL_RATE: age})
 
 
 def actions(done, kind, since=0.0):
@@ -146,6 +154,24 @@ def test_a_backlog_that_hosts_do_not_mend_leases_nothing():
     hopeless = replace(late, diagnoses={"q": Diagnosis(Cause.DRIVER, hosts_help=False)})
     assert any(isinstance(action, LeaseHost) for action in Horizon().plan(late, memory).actions)
     assert not any(isinstance(action, LeaseHost) for action in Horizon().plan(hopeless, memory).actions)
+
+
+@pytest.mark.parametrize("policy", [Horizon(), Threshold(settle=0.0)], ids=["horizon", "threshold"])
+def test_a_rising_rate_of_earlier_leases_as_early_as_a_new_one(policy):
+    def first_lease(age):
+        memory, rates = None, [40.0 + 1.5 * (second - age) for second in range(-30, 200)]
+        for second in range(0, 200, 2):
+            now, *before = rates[30 + second :: -1]
+            frames = [replace_age(observe([], rate, processed=rate).operators, age) for rate in (now, *before[:30])]
+            history = tuple(Sample(1000.0 + second - ago, frame) for ago, frame in enumerate(frames))[:0:-1]
+            seen = replace(observe([host("h1")], now), time=1000.0 + second, operators=frames[0], history=history)
+            plan = policy.plan(seen, memory)
+            if any(isinstance(action, LeaseHost) for action in plan.actions):
+                return second
+            memory = plan.memory
+        raise AssertionError("no host was leased")
+
+    assert abs(first_lease(8.0) - first_lease(0.0)) <= 2
 
 
 def test_a_reason_names_load_deadline_and_cores():

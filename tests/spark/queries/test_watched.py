@@ -98,6 +98,24 @@ def test_rates_are_over_the_time_from_batch_to_batch(query, driver):
     assert rows.tolist() == [100.0] * 4
 
 
+def test_an_arrival_rate_tells_how_old_it_is(query, driver):
+    now = end_batches(driver, every=2.0, seconds=0.5, count=4)
+    query.look()
+    assert query.arriving_age(now) == pytest.approx(3.5), "its records came in the 6 s before the last batch began"
+    assert query.arriving_age(now + 600.0) == 0.0, "nothing has come since, and the rate says so"
+    assert operator_frame(layout_of((("q", ()),)).graph, [query], {}, now, 0.1).age(Metric.ARRIVAL_RATE) > 0
+
+
+def test_an_arrival_rate_stays_while_a_usual_batch_is_under_way(query, driver):
+    now = end_batches(driver)
+    driver.processing = True
+    query.look()
+    assert query.arriving(now + 5.0) == pytest.approx(50.0)
+    assert query.arriving_age(now + 5.0) == pytest.approx(8.5)
+    assert query.arriving(now + 100.0) < 5.0, "nobody knows what comes while a batch hangs"
+    assert query.rate(now + 5.0) == pytest.approx(20.0), "not so many are processed"
+
+
 def test_records_of_an_idle_query_wait_one_poll_and_a_batch_at_most(query, driver):
     now = end_batches(driver, every=60.0)
     query.look()

@@ -124,14 +124,16 @@ class Service:
                 shown.append((each.seconds, each.records * work / capacity, _about(capacity), each.start))
         return replace(self, shown=_of_all_sizes(shown), waits=tuple(waits[-RECENT:]), shortest=shortest)
 
-    def needs(self, target: float, limit: float | None, margin: float = MARGIN) -> Floats:
+    def needs(self, target: float, limit: float | None, least: float = 0.0, margin: float = MARGIN) -> Floats:
         """Return the core-seconds of hosts for a unit of work, by each batch that tells; none if unknown.
 
         Args:
             limit: Seconds to which batches are limited. None: a batch takes all that waits, within the target latency.
+            least: Core-seconds that a unit of work keeps busy. A line shows less where larger batches came later, on code
+                that was compiled meanwhile.
         """
         groups = self._groups()
-        for each, line in self._lines(groups):
+        for each, line in self._lines(groups, least):
             length = planned_seconds(line.fixed, target, limit)
             newest = each[-NEWEST:]
             needs: Floats = margin * length / line.largest(length) * newest[:, 0] / line.seconds(newest[:, 1])
@@ -153,26 +155,28 @@ class Service:
         every = late if np.count_nonzero(late[:, 0] >= LOADED_S) >= LEAST_COUNTED else every
         return [each for each in (every[every[:, 2] == every[-1:, 2]], every) if len(each) >= LEAST_COUNTED]
 
-    def _lines(self, groups: Sequence[Floats]) -> Iterator[tuple[Floats, BatchLine]]:
+    def _lines(self, groups: Sequence[Floats], least: float) -> Iterator[tuple[Floats, BatchLine]]:
         """Yield groups that tell fixed time and work apart, with their lines."""
         for each in groups:
             line = BatchLine.of(each[:, 1], each[:, 0], self.shortest)
+            if line.each < least:
+                line = replace(line, fixed=max(0.0, float(np.median(each[:, 0] - least * each[:, 1]))), each=least)
             if line.separable and each[:, 0].max() >= LOADED_S:
                 yield each, line
 
-    def budget(self, target: float, limit: float | None) -> float:
+    def budget(self, target: float, limit: float | None, least: float = 0.0) -> float:
         """Return the seconds that a record may wait in queues within the target latency.
 
         A record waits for the batch before its own, and for its own. Without a limit on batches, the backlog is one batch.
 
         Args:
-            limit: As in `needs`.
+            limit: As in `needs`; likewise `least`.
         """
         if limit is not None:
             usual = quantile(self.waits, SLOW) if self.waits else 0.0
             return max(0.0, target - max(usual, 2 * limit))
         shortest = self.shortest if self.waits else 0.0
-        fixed = next((line.fixed for _, line in self._lines(self._groups())), shortest)
+        fixed = next((line.fixed for _, line in self._lines(self._groups(), least)), shortest)
         return max(0.0, target - 2 * planned_seconds(fixed, target, None))
 
 

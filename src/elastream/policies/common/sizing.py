@@ -59,12 +59,17 @@ class SizingInputs:
     def expected(self, horizon: float) -> Forecast:
         """Forecast the arrival rate in `horizon` seconds, as a mean over the target latency.
 
-        Only recent samples count.
+        Only recent samples count. Its level and slope are those of the newest, `age` seconds ago.
         """
         over = self.observation.context.target_latency or 0.0
         times, arriving = self.history.times, self.history.arriving
         near = int(times.searchsorted(self.observation.time - max(3 * horizon, 2 * over)))
-        return forecast(times[near:], arriving[near:], horizon, over)
+        return forecast(times[near:], arriving[near:], horizon + self.age, over)
+
+    @once
+    def age(self) -> float:
+        """Age of the newest arrival rate (seconds): a micro-batch tells what came before it began."""
+        return self.observation.operators.age(Metric.ARRIVAL_RATE)
 
     @once
     def work(self) -> float:

@@ -31,7 +31,7 @@ class Grid:
         seconds: Length of a bin.
         start: Bins until a host requested now works.
         steps: Bins of a horizon.
-        host_start: Seconds that a host takes to start, from which `start` follows.
+        host_start: Seconds from the newest known arrivals until a host requested now works, from which `start` follows.
         budget: Seconds that a record may wait, from which `steps` follows.
         paid: Seconds for which a lease is paid at least.
     """

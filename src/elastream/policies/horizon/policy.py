@@ -52,6 +52,8 @@ STEP, LEAST_ALLOWANCE = 0.1, -0.03
 IN_VAIN = 1.25
 # Part by which a need may exceed the cores that are there or come: no need is known better.
 TOLERANCE = 0.02
+# Least part of a busy round's work that grows with its records. Noise and code that is compiled meanwhile hide it.
+PROPORTIONAL = 0.5
 # Part of the budget that records may wait before hosts are leased, while the load has no past.
 PATIENCE = 0.5
 # Part of the records that must be in time, unless the run says otherwise.
@@ -177,7 +179,10 @@ class _Foreseeing(SizingRound):
             self.remarks = (_constant_sentence(self.memory.choice),)
 
     def _fitting_grid(self, before: Memory | None) -> Grid:
-        start, budget = self._host_start(), self.service.budget(self.target, self._batch_limit)
+        # Outlooks begin at the newest known arrivals: a host requested now works so much later.
+        start = self.load.age + self._host_start()
+        work = 0.0 if before is None else before.work
+        budget = self.service.budget(self.target, self._batch_limit, PROPORTIONAL * work)
         paid = self.host_type.billing.shortest
         if before is None:
             return Grid.of(start, budget, self.pace, None, paid)
@@ -232,7 +237,7 @@ class _Foreseeing(SizingRound):
         if highest > 0 and not (light and self.memory.work > 0):
             self.memory = replace(self.memory, work=self.load.cores(highest) / highest)
         work = self.memory.work
-        needs = self.service.needs(self.target, self._batch_limit)
+        needs = self.service.needs(self.target, self._batch_limit, PROPORTIONAL * work)
         if not needs.size:
             return work * FIRST_OVERHEAD
         # The median of batches; fewer cores than their records kept busy would be those of a host beyond its quota.
@@ -279,10 +284,10 @@ class _Foreseeing(SizingRound):
         if not measured.size:
             return memory
         past = memory.past.after(float(measured.mean()), self.pace)
-        if past.open[1] > 0 and memory.outlooks:
-            return replace(memory, past=past)
+        if past.rates.size == memory.past.rates.size and memory.outlooks:
+            return replace(memory, past=past)  # no bin has ended
         past = past.with_moments(self.grid.steps)
-        trend = self.load.expected(self.grid.host_start) if past.moments is None else None
+        trend = self.load.expected(self._host_start()) if past.moments is None else None
         paths, jump = scenarios(past, self.grid, trend)
         rate = float(past.rates[-1]) if past.rates.size else float(measured[-1])
         outlook = Outlook.of(paths, jump, rate, self.grid)
@@ -415,7 +420,7 @@ class _Chained(_Foreseeing, ChainedRound):
         limit = f"so that none waits longer than {format_duration(budget)}" if budget else "so that none waits for a batch"
         return (
             f"{format_rate(self.load.arriving)} arrive{waiting}: {format_rate(lease)} must be served in "
-            f"{format_duration(round(self.grid.host_start))}, {limit}, and that takes {need:.3g} cores"
+            f"{format_duration(round(self._host_start()))}, {limit}, and that takes {need:.3g} cores"
         )
 
     @once

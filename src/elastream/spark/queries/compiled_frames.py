@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from elastream.core.frames import Floats, Frame, application_frame
+from elastream.core.frames import OLD, Floats, Frame, application_frame
 from elastream.core.latency import DURATIONS, Basis, figures
 from elastream.core.metrics import Metric
 from elastream.core.observation import MicroBatch
@@ -412,10 +412,12 @@ class Telemetry:
         self._charge(used, columns, cores)
         columns |= {Metric.PARALLELISM: {**self._widths(now), **parallelism}, **{m: dict(v) for m, v in further.items()}}
         names = tuple(graph.by_name)
+        measured = (self._latencies.origins[source] for source in self._sources if source not in self._patterns)
+        came = max((min(origin.arrivals_age(now), OLD) for origin in measured), default=0.0)
         return Frame(
             names,
             {metric: [values.get(name, NAN) for name in names] for metric, values in columns.items()},
-            self._age(now),
+            {**dict.fromkeys(columns, self._age(now)), Metric.ARRIVAL_RATE: came},
         )
 
     def alternates(self, now: float, stretch: float = 1.0) -> Frame:

@@ -14,7 +14,7 @@ import numpy as np
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from elastream.core.frames import Floats
+from elastream.core.frames import OLD, Floats
 from elastream.core.lateness import BATCHES_READ, BatchTimes, Diagnosis, QueryTraits, diagnose, unjudged
 from elastream.core.wording import counted
 from elastream.spark.jvm.driver_side import DriverSide, Java, TaskLoads, java_queries, jvm_of, why_in_java
@@ -292,34 +292,59 @@ class Query:
         return self._unusual(now) or (so_far if now - at < min(so_far, STALL_DOUBT_S) else 0.0)
 
     def _unusual(self, now: float) -> float:
-        if self._since is None:
-            return 0.0
         usual = max((batch.seconds for batch in list(self.batches)[-LATENCY_BATCHES:]), default=0.0)
-        under_way = now - self._since
+        under_way = self._under_way(now)
         return under_way if under_way > max(STALLED_S, UNUSUAL * usual) else 0.0
+
+    def _under_way(self, now: float) -> float:
+        """Return for how long [s] a batch has run by `now`; 0 if none runs."""
+        return 0.0 if self._since is None else max(0.0, now - self._since)
 
     def interval(self, now: float) -> float:
         """Return the seconds between batches at epoch second `now`.
 
         NaN before two batches, or if ended batches are unreported.
         """
+        return max(mean, now - self.batches[-1].end) if (mean := self._usual_interval) > 0 else NAN
+
+    @property
+    def _usual_interval(self) -> float:
         recent = self._rated()
         if len(recent) < 2 or self.status.planned > self.newest + 1:  # one behind the next: it has ended
             return NAN
         mean = (recent[-1].start - recent[0].start) / (len(recent) - 1)
-        return max(mean, now - recent[-1].end) if mean > 0 else NAN
+        return mean if mean > 0 else NAN
 
     def rate(self, now: float) -> float:
         """Return the throughput [records/s] over the last RATE_WINDOW_S seconds."""
-        rows = [batch.rows for batch in self._rated()]
-        return float(np.mean(rows[1:])) / self.interval(now) if len(rows) > 1 else NAN
+        return self._rows / self.interval(now)
+
+    @property
+    def _rows(self) -> float:
+        """Mean records of the last batches but the first; NaN before two."""
+        rows = [batch.rows for batch in self._rated()[1:]]
+        return float(np.mean(rows)) if rows else NAN
 
     def arriving(self, now: float) -> float:
-        """Return the arrival rate [records/s]: throughput plus growth of the backlog, if sources report one."""
-        rate, recent = self.rate(now), self._rated()
+        """Return the arrival rate [records/s]: throughput plus growth of the backlog, if sources report one.
+
+        While a batch runs the rate stays, since its records are not counted yet. Otherwise nothing may have come.
+        """
+        recent, interval = self._rated(), self._usual_interval if self._usually_under_way(now) else self.interval(now)
+        rate = self._rows / interval
         if len(recent) < 2 or math.isnan(more := recent[-1].behind - recent[0].behind):
             return rate
-        return max(rate + more / (len(recent) - 1) / self.interval(now), 0.0)  # in this order, NaN stays NaN
+        return max(rate + more / (len(recent) - 1) / interval, 0.0)  # in this order, NaN stays NaN
+
+    def arriving_age(self, now: float) -> float:
+        """Return the mean age [s] of the records that `arriving` counts: each came before its batch began."""
+        recent = self._rated()
+        if len(recent) < 2 or not (self._usually_under_way(now) or self.interval(now) <= self._usual_interval):
+            return 0.0  # a mean until now
+        return min(max(0.0, now - (recent[0].start + recent[-1].start) / 2), OLD)
+
+    def _usually_under_way(self, now: float) -> bool:
+        return self._under_way(now) > 0 and not self._unusual(now)
 
     def latencies(self, now: float) -> tuple[Floats, Floats]:
         """Return upper bounds of recent latencies [s] by epoch second `now`, a value per batch, and the numbers of records.
@@ -329,8 +354,8 @@ class Query:
         recent = [batch for batch in list(self.batches)[-LATENCY_BATCHES:] if batch.rows and batch.waiting == batch.waiting]
         seconds = [batch.end - batch.waiting for batch in recent]
         rows = [float(batch.rows) if batch.rows > 0 else 1.0 for batch in recent]  # unknown: alike
-        if self._since is not None and self._since < now and not self.unjudged:
-            seconds, rows = [*seconds, now - self._since], [*rows, sum(rows) / len(rows) if rows else 1.0]
+        if (under_way := self._under_way(now)) > 0 and not self.unjudged:
+            seconds, rows = [*seconds, under_way], [*rows, sum(rows) / len(rows) if rows else 1.0]
         return np.array(seconds), np.array(rows)
 
     @property

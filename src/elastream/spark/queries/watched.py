@@ -259,7 +259,8 @@ def operator_frame(
         Metric.PARALLELISM: {name: float(each.busy.size) for name, each in loads.items()},
         **state_columns(loads),
     }
-    return Frame(names, {metric: [column.get(name, NAN) for name in names] for metric, column in columns.items()})
+    ages = {Metric.ARRIVAL_RATE: max((query.arriving_age(wall) for query in live), default=0.0)}
+    return Frame(names, {metric: [column.get(name, NAN) for name in names] for metric, column in columns.items()}, ages)
 
 
 def application_row(

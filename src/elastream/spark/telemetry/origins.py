@@ -99,9 +99,18 @@ class Origin:
         """Arrival rate [records/s] of a source without a load over the last ARRIVALS seconds; NaN before two samples."""
         if len(self._samples) < 2:
             return NAN
-        last, total = self._samples[-1]
-        base, before = next((each for each in reversed(self._samples) if each[0] <= last - ARRIVALS), self._samples[0])
+        (base, before), (last, total) = self._counted
         return max(0.0, total - before) / (last - base)
+
+    def arrivals_age(self, now: float) -> float:
+        """Return the mean age [s] of the records that `arrivals` counts."""
+        return max(0.0, now - (self._counted[0][0] + self._counted[1][0]) / 2) if self._samples else 0.0
+
+    @property
+    def _counted(self) -> tuple[tuple[float, float], tuple[float, float]]:
+        last = self._samples[-1]
+        first = (each for each in reversed(self._samples) if each[0] <= last[0] - ARRIVALS)
+        return next(first, self._samples[0]), last
 
     def _note(self, at: float, total: float) -> None:
         if not self._samples or at > self._samples[-1][0]:
