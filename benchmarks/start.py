@@ -105,7 +105,7 @@ class Starter:
         used = self.provider.measure()
         parts["CPU"] = sum(used[name].cpu_seconds or 0.0 for name in names)
         if count == 1:
-            warm_up(self.spark, self.driver, found[listed[names[0]].address], self.folder)
+            warm_up(self.spark, self.driver, found[listed[names[0]].address], self.folder, workers=2)
             parts["warm"] = time.monotonic() - began
             parts["CPU until warm"] = self.provider.measure()[names[0]].cpu_seconds or 0.0
         self.provider.release(names)

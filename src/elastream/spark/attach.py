@@ -113,8 +113,25 @@ def attach(  # noqa: C901
     offer = ProviderOffer(tuple(kinds), max_hosts, patience=EXECUTOR_START_TIMEOUT_S)
     session = provider if isinstance(provider, ExecutorProvider) else ExecutorProvider(offer, client, allowed=can.allowed)
 
+    placing = Placing({}, clock.now, InMemoryPlan(), limits=MIGRATIONS, alarms=alarms)
+    registry = standby_registry(spark) if settings.replicas else None
+    if can.memory is not None:
+        can.memory.start()
+    instruments = QueryAccess(
+        spark, driver, placing, can.task_loads, traffic, recovery=can.recovery, memory=can.memory, copies=registry
+    )
+    queries = SessionQueries(
+        instruments,
+        chosen,
+        settings.latency,
+        stays=settings.until == "session",
+        own_targets=own_targets,
+        task_seconds=client.executors.task_seconds,
+    )
+
     def warm(executor: Executor) -> None:
-        warm_up(spark, driver, executor, next((query.checkpoint for query in queries.live if query.checkpoint), None))
+        checkpoints = (query.status.checkpoint for query in queries.live)
+        warm_up(spark, driver, executor, next(filter(None, checkpoints), None))
 
     log_of_leases = None if provider is None or observe_only or leases is None else leases.counted_from(clock.epoch)
     hosts = Hosts(
@@ -137,13 +154,6 @@ def attach(  # noqa: C901
         hosts.take_over(take_over(log_of_leases, provider, last_seen=0.0))
     hosts.look()
     original = sum(lease.state in ACTIVE_STATES for lease in hosts.active.values())
-    placing = Placing({}, clock.now, InMemoryPlan(), limits=MIGRATIONS, alarms=alarms)
-    registry = standby_registry(spark) if settings.replicas else None
-    if can.memory is not None:
-        can.memory.start()
-    instruments = QueryAccess(
-        spark, driver, placing, can.task_loads, traffic, recovery=can.recovery, memory=can.memory, copies=registry
-    )
     leasable = tuple(kinds) if leasing.asks or provider is not None else ()
     terms = ProviderOffer(leasable, max_hosts, min(settings.min_hosts, can.limit.executors))
     limits = PlantLimits(terms, settings.latency, observe_only, LOOK_SHARE_CORES, settings.replicas, limit)
@@ -167,14 +177,6 @@ def attach(  # noqa: C901
             session.close()  # else Spark would request more executors than there were
         hosts.close(ended=False)
 
-    queries = SessionQueries(
-        instruments,
-        chosen,
-        settings.latency,
-        stays=settings.until == "session",
-        own_targets=own_targets,
-        task_seconds=client.executors.task_seconds,
-    )
     return SparkPlant(instruments, queries, hosts, limits, clock, alarms, end=leave)
 
 

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter
 
+from elastream.spark.hosts import warmup
 from elastream.spark.hosts.warmup import warm_up
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads, java_queries, jvm_of, runs_python
 from elastream.spark.jvm.executors import Executor
@@ -81,7 +82,17 @@ def test_stage_of_a_function_says_if_its_tasks_run_python(
 
 
 @pytest.mark.parametrize("scheme", ["", "nowhere:"], ids=["writable", "no file system"])
-def test_warm_up_leaves_no_file_and_goes_on_without_one(local_spark: SparkSession, tmp_path: Path, scheme: str) -> None:
+def test_warm_up_leaves_no_file_and_goes_on_without_one(
+    local_spark: SparkSession, tmp_path: Path, scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran, run = [], warmup._run
+
+    def spied(spark: SparkSession, executor: Executor, scratch: str | None, workers: int) -> None:
+        run(spark, executor, scratch, workers)
+        ran.append((scratch, workers))
+
+    monkeypatch.setattr(warmup, "_run", spied)
     folder = f"{scheme}{tmp_path}"
     warm_up(local_spark, DriverSide(local_spark), Executor("driver", "localhost", slots=1), folder)
+    assert ran == [(None if scheme else folder, 1)], "of no query nobody knows, so Python is warm in either case"
     assert list(tmp_path.iterdir()) == []

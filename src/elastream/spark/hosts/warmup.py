@@ -52,13 +52,16 @@ def warm_up(
     try:
         with _held_tasks(driver, executor):
             most = workers if runs_python(driver, spark) else 0
-            try:
-                _run(spark, executor, scratch, most)
-            except (Py4JError, PySparkException) as error:
-                if not most and scratch is None:
-                    raise
-                log.info("executor %s is warmed up without Python and files: %s", executor.id, first_line(error))
-                _run(spark, executor, None, 0)
+            ways = dict.fromkeys([(scratch, most), (None, most), (None, 0)])
+            for number, (folder, needed) in enumerate(ways, start=1):
+                try:
+                    _run(spark, executor, folder, needed)
+                    break
+                except (Py4JError, PySparkException) as error:
+                    if number == len(ways):
+                        raise
+                    left_out = "a file" if folder is not None else "Python"
+                    log.info("executor %s is warmed up without %s: %s", executor.id, left_out, first_line(error))
     finally:
         context.setLocalProperty(WARMED_EXECUTOR, None)  # type: ignore[arg-type]
         context.setJobDescription(None)  # type: ignore[arg-type]
@@ -105,7 +108,7 @@ def _run(spark: SparkSession, executor: Executor, scratch: str | Path | None, wo
     finally:
         with contextlib.suppress(Py4JError):  # the session has stopped, or nobody may delete
             path = gateway_of(spark).jvm.org.apache.hadoop.fs.Path(folder)
-            path.getFileSystem(java_context(spark).hadoopConfiguration()).delete(path, True)
+            path.getFileSystem(java_session(spark).sessionState().newHadoopConf()).delete(path, True)
 
 
 def _pinned(spark: SparkSession, executor: Executor) -> DataFrame:

@@ -137,11 +137,6 @@ class Query:
         return tuple(self.stages or ())
 
     @property
-    def checkpoint(self) -> str:
-        """Folder of the checkpoint of a query with state; empty without state, or before the first batch."""
-        return next((stage.root.rpartition("/")[0] for stage in (self.stages or {}).values()), "")
-
-    @property
     def newest(self) -> int:
         """Number of the newest batch; -1 before the first."""
         return self.batches[-1].id if self.batches else -1
