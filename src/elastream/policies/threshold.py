@@ -160,7 +160,9 @@ class SizingRound:
     def _forecast(self) -> Forecast:
         forecast = self.load.expected(self.horizon)
         if not math.isnan(forecast.level):
-            self.history = self.history.with_surprise(self.observation.time, forecast, self.horizon, self.pace)
+            self.history = self.history.with_surprise(
+                self.observation.time, forecast, self.load.age + self.horizon, self.pace
+            )
         return forecast
 
     @once
@@ -179,7 +181,7 @@ class SizingRound:
     @once
     def later(self) -> float:
         """Rate to keep hosts for (records/s): a released host must not be missing before `settle` has passed."""
-        return max(self.rate, self.forecast.level + self.forecast.slope * (self.horizon + self.settle))
+        return max(self.rate, self.forecast.level + self.forecast.slope * (self.load.age + self.horizon + self.settle))
 
     def _with_need(self, cores: tuple[float, ...]) -> LoadHistory:
         history, hold = self.history, self.settle

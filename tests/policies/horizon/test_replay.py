@@ -115,3 +115,9 @@ def test_no_more_hosts_than_the_limit():
 def test_free_hosts_are_chosen_by_the_fewest_leases():
     free = replace(FLEET, kind=replace(SECOND, price=0.0))
     assert chosen(np.full(200, 450.0), fleet=free).late == 0.0
+
+
+def test_a_young_past_says_nothing_about_plans_for_its_worst_jump():
+    alike = outlooks(np.full(60, 90.0))
+    assert replay(alike, FLEET, 0.01, *FIRST).setting.row == 2
+    assert replay(alike, FLEET, 0.01, *FIRST, jumps=False).setting.row == 1

@@ -18,6 +18,7 @@ from elastream.spark.queries.query import Query, QueryAccess, largest_lag
 from elastream.spark.queries.watched import RESTART_WAIT_S, SessionQueries, application_row, layout_of, operator_frame
 from elastream.spark.telemetry.batches import Batch, QueryStatus, SourceLimit, SourceProgress
 from elastream.spark.telemetry.frames import task_frame
+from elastream.spark.telemetry.origins import mean_age
 from elastream.spark.telemetry.stage_load import PartitionLoads, StageLoad
 from support.batch_progress import START as EPOCH
 from support.batch_progress import line, source
@@ -101,9 +102,10 @@ def test_rates_are_over_the_time_from_batch_to_batch(query, driver):
 def test_an_arrival_rate_tells_how_old_it_is(query, driver):
     now = end_batches(driver, every=2.0, seconds=0.5, count=4)
     query.look()
-    assert query.arriving_age(now) == pytest.approx(3.5), "its records came in the 6 s before the last batch began"
-    assert query.arriving_age(now + 600.0) == 0.0, "nothing has come since, and the rate says so"
-    assert operator_frame(layout_of((("q", ()),)).graph, [query], {}, now, 0.1).age(Metric.ARRIVAL_RATE) > 0
+    # Its records came in the 6 s before the last batch, which took 0.5 s, and are told for 2 s.
+    assert query.arriving_age == pytest.approx(3.0 + 0.5 + 1.0)
+    frame = operator_frame(layout_of((("q", ()),)).graph, [query], {}, now, 0.1)
+    assert frame.age(Metric.ARRIVAL_RATE) == pytest.approx(4.5)
 
 
 def test_an_arrival_rate_stays_while_a_usual_batch_is_under_way(query, driver):
@@ -111,9 +113,23 @@ def test_an_arrival_rate_stays_while_a_usual_batch_is_under_way(query, driver):
     driver.processing = True
     query.look()
     assert query.arriving(now + 5.0) == pytest.approx(50.0)
-    assert query.arriving_age(now + 5.0) == pytest.approx(8.5)
     assert query.arriving(now + 100.0) < 5.0, "nobody knows what comes while a batch hangs"
     assert query.rate(now + 5.0) == pytest.approx(20.0), "not so many are processed"
+
+
+def test_the_first_batch_after_a_pause_brings_no_old_rate_back(query, driver):
+    now = end_batches(driver)
+    query.look()
+    assert query.arriving(now + 600.0) < 1.0
+    driver.processing = True
+    query._looked = now + 599.0
+    query.look()
+    assert query.arriving(now + 600.0) < 1.0
+
+
+def test_an_age_is_the_mean_of_all_records():
+    assert mean_age([(10_000.0, 2.0), (1.0, 300.0), (math.nan, 50.0)]) == pytest.approx(2.03, abs=0.01)
+    assert mean_age([]) == 0.0
 
 
 def test_records_of_an_idle_query_wait_one_poll_and_a_batch_at_most(query, driver):

@@ -129,8 +129,8 @@ class Service:
 
         Args:
             limit: Seconds to which batches are limited. None: a batch takes all that waits, within the target latency.
-            least: Core-seconds that a unit of work keeps busy. A line shows less where larger batches came later, on code
-                that was compiled meanwhile.
+            least: Core-seconds that a unit of work keeps busy. A line shows less if larger batches ran later, on compiled
+                code.
         """
         groups = self._groups()
         for each, line in self._lines(groups, least):

@@ -59,7 +59,7 @@ class SizingInputs:
     def expected(self, horizon: float) -> Forecast:
         """Forecast the arrival rate in `horizon` seconds, as a mean over the target latency.
 
-        Only recent samples count. Its level and slope are those of the newest, `age` seconds ago.
+        Only recent samples count. The level is that of `age` seconds ago.
         """
         over = self.observation.context.target_latency or 0.0
         times, arriving = self.history.times, self.history.arriving

@@ -31,9 +31,10 @@ class Grid:
         seconds: Length of a bin.
         start: Bins until a host requested now works.
         steps: Bins of a horizon.
-        host_start: Seconds from the newest known arrivals until a host requested now works, from which `start` follows.
+        host_start: Seconds that a host takes to start, from which `start` follows.
         budget: Seconds that a record may wait, from which `steps` follows.
         paid: Seconds for which a lease is paid at least.
+        age: Seconds since the newest known arrivals, with which the bins begin.
     """
 
     seconds: float
@@ -42,16 +43,20 @@ class Grid:
     host_start: float
     budget: float
     paid: float = 0.0
+    age: float = 0.0
 
     @classmethod
-    def of(cls, host_start: float, budget: float, pace: float, seconds: float | None, paid: float) -> "Grid":
+    def of(
+        cls, host_start: float, budget: float, pace: float, seconds: float | None, paid: float, age: float = 0.0
+    ) -> "Grid":
         """Return the grid. `seconds`: length of the bins if it is fixed; else a multiple of `pace`."""
         after = max(budget + pace, host_start / 2)
         if seconds is None:
             widest = min((host_start + pace + after) / BINS, max(budget, pace))
             seconds = max(1, round(widest / pace)) * pace
-        start = max(1, math.ceil((host_start + pace / 2) / seconds - ROUNDING))
-        return cls(seconds, start, start + max(LEAST_BINS, math.ceil(after / seconds - ROUNDING)), host_start, budget, paid)
+        start = max(1, math.ceil((age + host_start + pace / 2) / seconds - ROUNDING))
+        steps = start + max(LEAST_BINS, math.ceil(after / seconds - ROUNDING))
+        return cls(seconds, start, steps, host_start, budget, paid, age)
 
     @property
     def waits(self) -> float:

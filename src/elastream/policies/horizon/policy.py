@@ -179,18 +179,18 @@ class _Foreseeing(SizingRound):
             self.remarks = (_constant_sentence(self.memory.choice),)
 
     def _fitting_grid(self, before: Memory | None) -> Grid:
-        # Outlooks begin at the newest known arrivals: a host requested now works so much later.
-        start = self.load.age + self._host_start()
+        start, age = self._host_start(), self.load.age
         work = 0.0 if before is None else before.work
         budget = self.service.budget(self.target, self._batch_limit, PROPORTIONAL * work)
         paid = self.host_type.billing.shortest
         if before is None:
-            return Grid.of(start, budget, self.pace, None, paid)
+            return Grid.of(start, budget, self.pace, None, paid, age)
         # First rounds may be closer together than later ones. A bin holds a round at least, and then stays as long.
         young = len(before.outlooks) < SETTLED
-        if before.grid.fits(start, budget) and not (young and self.pace > before.grid.seconds):
+        fits = before.grid.fits(start, budget) and not (young and self.pace > before.grid.seconds)
+        if fits and abs(age - before.grid.age) <= max(before.grid.seconds, 0.25 * (before.grid.age + start)):
             return before.grid
-        return Grid.of(start, budget, self.pace, None if young else before.grid.seconds, paid)
+        return Grid.of(start, budget, self.pace, None if young and not fits else before.grid.seconds, paid, age)
 
     @property
     def _batch_limit(self) -> float | None:
@@ -210,7 +210,10 @@ class _Foreseeing(SizingRound):
             return {}
         grid, total = self.memory.grid, self.memory.outlooks[-1].total[self.memory.choice.setting.row]
         at = min(grid.start, total.size - 2)
-        return {EXPECTED_RATE: float(total[at + 1] - total[at]) / grid.seconds, EXPECTED_IN: at * grid.seconds}
+        return {
+            EXPECTED_RATE: float(total[at + 1] - total[at]) / grid.seconds,
+            EXPECTED_IN: max(0.0, at * grid.seconds - grid.age),
+        }
 
     @property
     def _usable(self) -> float:
@@ -305,7 +308,8 @@ class _Foreseeing(SizingRound):
         late, records = memory.late
         missed = late / records if records > 0 else 0.0
         fleet = Fleet(self.host_type, self._each, self.grid, max(1, context.min_hosts), context.max_hosts)
-        choice = replay(memory.outlooks, fleet, memory.allowance, memory.choice, memory.leased)
+        jumps = memory.past.rates.size >= 2 * LEAST_PAST * self.grid.steps
+        choice = replay(memory.outlooks, fleet, memory.allowance, memory.choice, memory.leased, jumps)
         # Adaptive conformal inference: misses that this replay does not explain lower the allowance of the next one.
         tolerated, unexplained = 1 - policy.in_time, max(0.0, missed - choice.explained)
         allowance = min(max(memory.allowance + STEP * (tolerated - unexplained), LEAST_ALLOWANCE), tolerated)
@@ -325,6 +329,8 @@ class _Foreseeing(SizingRound):
         outlook, row = memory.outlooks[-1], setting.row
         total = outlook.total[row]
         cores = self._capacities() / self._cores_of_record * grid.seconds
+        over = int(grid.age / grid.seconds)  # bins that are over: what came then waits, or was served
+        cores[:over] = np.maximum(cores[:over], np.diff(total)[:over])
         served = np.concatenate([[0.0], np.cumsum(cores)])
         then = waiting_at_start(total[: grid.start + 1], waiting, served)
         capacity = self._usable / self._cores_of_record
@@ -375,7 +381,7 @@ class _Foreseeing(SizingRound):
         cores = np.full(self.grid.start, self._usable)
         for host in self.observation.coming:
             lease = self.observation.leases[host]
-            ready = max(0.0, lease.since + self.grid.host_start - self.observation.time)
+            ready = max(0.0, self.grid.age + lease.since + self.grid.host_start - self.observation.time)
             cores[math.ceil(ready / self.grid.seconds - ROUNDING) :] += lease.type.cores * lease.type.speed
         return cores
 

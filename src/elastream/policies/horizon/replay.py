@@ -116,18 +116,24 @@ class _Runs:
 
 
 def replay(
-    outlooks: Sequence[Outlook], fleet: Fleet, allowance: float, before: Choice, leased: tuple[float, float]
+    outlooks: Sequence[Outlook],
+    fleet: Fleet,
+    allowance: float,
+    before: Choice,
+    leased: tuple[float, float],
+    jumps: bool = True,
 ) -> Choice:
     """Return the cheapest setting for the past.
 
     Args:
         allowance: Share of records that may be late. Below 0 none may, and the load grows by `STRESS` times the amount.
         leased: Host-seconds, and seconds, since then.
+        jumps: False if most outlooks are older than moments of the past: they show nothing about plans for its worst jump.
     """
     fleet = replace(fleet, each=fleet.each / (1 + STRESS * max(0.0, -allowance)))
     outlooks = outlooks[-REPLAYED:]
     rates = np.array([each.rate for each in outlooks])
-    settings = _settings(rates, outlooks[0].keep.size, fleet, before.setting)
+    settings = _settings(rates, outlooks[0].keep.size - (not jumps), fleet, before.setting)
     since = rates.size - round(leased[1] / fleet.grid.seconds)
     runs = _runs(outlooks, rates, settings, fleet, since)
     surcharge, explained = before.surcharge, 0.0

@@ -33,7 +33,7 @@ from elastream.spark.telemetry.batches import (
     rate_of,
     span_of,
 )
-from elastream.spark.telemetry.origins import Moments, Origin, condensed
+from elastream.spark.telemetry.origins import Moments, Origin, condensed, mean_age
 from elastream.spark.worker.composition import Digit, latest_batch
 from elastream.spark.worker.meter import MeterRow
 
@@ -412,12 +412,17 @@ class Telemetry:
         self._charge(used, columns, cores)
         columns |= {Metric.PARALLELISM: {**self._widths(now), **parallelism}, **{m: dict(v) for m, v in further.items()}}
         names = tuple(graph.by_name)
-        measured = (self._latencies.origins[source] for source in self._sources if source not in self._patterns)
-        came = max((min(origin.arrivals_age(now), OLD) for origin in measured), default=0.0)
+        rates = columns[Metric.ARRIVAL_RATE]
+        # Declared loads are known at once.
+        came = mean_age(
+            (rates[source], 0.0 if source in self._patterns else self._latencies.origins[source].arrivals_age)
+            for source in self._sources
+        )
+        age = self._age(now)
         return Frame(
             names,
             {metric: [values.get(name, NAN) for name in names] for metric, values in columns.items()},
-            {**dict.fromkeys(columns, self._age(now)), Metric.ARRIVAL_RATE: came},
+            age if age > OLD else {**dict.fromkeys(columns, age), Metric.ARRIVAL_RATE: came},
         )
 
     def alternates(self, now: float, stretch: float = 1.0) -> Frame:

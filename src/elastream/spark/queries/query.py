@@ -292,7 +292,7 @@ class Query:
         return under_way if under_way > max(STALLED_S, UNUSUAL * usual) else 0.0
 
     def _under_way(self, now: float) -> float:
-        """Return for how long [s] a batch has run by `now`; 0 if none runs."""
+        """Return for how long [s] a record of the running batch may have waited by `now`; 0 if none runs."""
         return 0.0 if self._since is None else max(0.0, now - self._since)
 
     def interval(self, now: float) -> float:
@@ -323,23 +323,22 @@ class Query:
     def arriving(self, now: float) -> float:
         """Return the arrival rate [records/s]: throughput plus growth of the backlog, if sources report one.
 
-        While a batch runs the rate stays, since its records are not counted yet. Otherwise nothing may have come.
+        It falls with time between batches, since nothing may have come, but not while one runs.
         """
-        recent, interval = self._rated(), self._usual_interval if self._usually_under_way(now) else self.interval(now)
+        until = now if self._since is None or self._unusual(now) else min(now, self._since)
+        recent, interval = self._rated(), self.interval(until)
         rate = self._rows / interval
         if len(recent) < 2 or math.isnan(more := recent[-1].behind - recent[0].behind):
             return rate
         return max(rate + more / (len(recent) - 1) / interval, 0.0)  # in this order, NaN stays NaN
 
-    def arriving_age(self, now: float) -> float:
-        """Return the mean age [s] of the records that `arriving` counts: each came before its batch began."""
+    @property
+    def arriving_age(self) -> float:
+        """Mean age [s] of the records that `arriving` counts: each came before its batch, and is told after it."""
         recent = self._rated()
-        if len(recent) < 2 or not (self._usually_under_way(now) or self.interval(now) <= self._usual_interval):
-            return 0.0  # a mean until now
-        return min(max(0.0, now - (recent[0].start + recent[-1].start) / 2), OLD)
-
-    def _usually_under_way(self, now: float) -> bool:
-        return self._under_way(now) > 0 and not self._unusual(now)
+        if not (mean := self._usual_interval) > 0:
+            return 0.0
+        return min(recent[-1].end - (recent[0].start + recent[-1].start) / 2 + mean / 2, OLD)
 
     def latencies(self, now: float) -> tuple[Floats, Floats]:
         """Return upper bounds of recent latencies [s] by epoch second `now`, a value per batch, and the numbers of records.

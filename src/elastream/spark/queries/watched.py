@@ -28,6 +28,7 @@ from elastream.spark.jvm.driver_side import RunningQuery, running_queries
 from elastream.spark.queries.query import Query, QueryAccess, largest_lag, stalled
 from elastream.spark.telemetry.batches import Batch
 from elastream.spark.telemetry.frames import state_columns
+from elastream.spark.telemetry.origins import mean_age
 from elastream.spark.telemetry.stage_load import PartitionLoads
 
 WRITTEN = "a query that someone else wrote runs as it was written"
@@ -259,7 +260,7 @@ def operator_frame(
         Metric.PARALLELISM: {name: float(each.busy.size) for name, each in loads.items()},
         **state_columns(loads),
     }
-    ages = {Metric.ARRIVAL_RATE: max((query.arriving_age(wall) for query in live), default=0.0)}
+    ages = {Metric.ARRIVAL_RATE: mean_age((query.arriving(wall), query.arriving_age) for query in live)}
     return Frame(names, {metric: [column.get(name, NAN) for name in names] for metric, column in columns.items()}, ages)
 
 

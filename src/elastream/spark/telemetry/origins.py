@@ -4,12 +4,14 @@ A declared load dates each record; a source may timestamp its records or files; 
 `Origin` serves one source of one query.
 """
 
+import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 import numpy as np
 
+from elastream.core.frames import OLD
 from elastream.core.latency import Basis
 from elastream.dataflow.endpoints import ArrivalPattern
 from elastream.recording.file_log import FileLog, InputFile
@@ -102,9 +104,14 @@ class Origin:
         (base, before), (last, total) = self._counted
         return max(0.0, total - before) / (last - base)
 
-    def arrivals_age(self, now: float) -> float:
-        """Return the mean age [s] of the records that `arrivals` counts."""
-        return max(0.0, now - (self._counted[0][0] + self._counted[1][0]) / 2) if self._samples else 0.0
+    @property
+    def arrivals_age(self) -> float:
+        """Mean age [s] of the records that `arrivals` counts."""
+        if len(self._samples) < 2:
+            return 0.0
+        (first, _), (last, _) = self._counted
+        spacing = (self._samples[-1][0] - self._samples[0][0]) / (len(self._samples) - 1)
+        return min((last - first + spacing) / 2, OLD)
 
     @property
     def _counted(self) -> tuple[tuple[float, float], tuple[float, float]]:
@@ -155,6 +162,12 @@ class Origin:
             self._bytes, self._records = self._bytes + size, self._records + progress.rows
             return [(file.modified, progress.rows * file.bytes / size) for file in files]
         return [(file.modified, progress.rows / len(files)) for file in files]
+
+
+def mean_age(sources: Iterable[tuple[float, float]]) -> float:
+    """Return the mean age of all records of sources, given the rate and age [s] of each; an unknown rate does not count."""
+    known = [(rate, age) for rate, age in sources if rate > 0]
+    return math.fsum(rate * age for rate, age in known) / math.fsum(rate for rate, _ in known) if known else 0.0
 
 
 def points(first: int, last: int) -> list[tuple[int, float]]:
