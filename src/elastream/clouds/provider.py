@@ -17,7 +17,7 @@ outcome of a call repeats it.
 *Forgetting.* A GONE host stays listed until it is released; a released host leaves the list when it is gone, and its name
 is free.
 
-*Failures.* A failed host is GONE with a reason; that is no exception. A method raises CloudError for an impossible
+*Failures.* A failed host is GONE with a reason. A method raises CloudError for an impossible
 request, such as an unknown type, and then does nothing. Another ElastreamError means that the provider cannot answer and
 the outcome is unknown. It raises nothing else.
 

@@ -68,7 +68,7 @@ class SizingInputs:
 
     @once
     def age(self) -> float:
-        """Age of the newest arrival rate (seconds): a micro-batch tells what came before it began."""
+        """Age of the newest arrival rate (seconds)."""
         return self.observation.operators.age(Metric.ARRIVAL_RATE)
 
     @once

@@ -29,7 +29,7 @@ class Surprises:
     """Jumps of the load above its forecast.
 
     Rounds of excess less than a horizon apart are one surprise. Its size is the excess that it had for at least half a
-    horizon, since single rounds are noise.
+    horizon.
 
     Attributes:
         older: Times, levels and forecasts of earlier rounds, oldest first; shape (3, rounds).

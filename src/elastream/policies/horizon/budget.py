@@ -66,8 +66,8 @@ class Grid:
     def recovery(self) -> float:
         """Return the seconds after which records that arrive are in time again, once records are late.
 
-        More hosts serve a backlog in proportion faster, at a price that grows with the paid time: the sum of both is
-        least for a time that grows with its root. What arrives a budget before its end is served by its end.
+        It grows with the root of the paid time, where late records and hosts together cost least. What arrives a budget
+        before its end is served by its end.
         """
         longer = CATCH_UP * self.host_start * math.sqrt(max(1.0, self.paid / max(self.host_start, self.seconds)))
         return max(0.0, longer - self.budget)

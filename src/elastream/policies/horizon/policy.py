@@ -91,9 +91,8 @@ class Memory:
 class Horizon(Policy):
     """Lease the fewest hosts that serve every expected record within the target latency.
 
-    Scenarios from the load's own past tell what arrives until a host requested now has worked for a while. The plan has
-    enough cores for every record of one scenario to meet its deadline. Every few minutes the policy replays its past under
-    several settings of itself, and uses the cheapest that would have met the target.
+    A plan serves every record of one scenario, from the load's own past, by its deadline. Every few minutes the policy
+    replays its past, and takes the cheapest settings that would have met the target.
 
     Args:
         in_time: Part of the records that must be in time.
@@ -308,7 +307,7 @@ class _Foreseeing(SizingRound):
         late, records = memory.late
         missed = late / records if records > 0 else 0.0
         fleet = Fleet(self.host_type, self._each, self.grid, max(1, context.min_hosts), context.max_hosts)
-        jumps = memory.past.rates.size >= 2 * LEAST_PAST * self.grid.steps
+        jumps = not memory.past.is_short(2 * self.grid.steps)
         choice = replay(memory.outlooks, fleet, memory.allowance, memory.choice, memory.leased, jumps)
         # Adaptive conformal inference: misses that this replay does not explain lower the allowance of the next one.
         tolerated, unexplained = 1 - policy.in_time, max(0.0, missed - choice.explained)
@@ -492,9 +491,10 @@ def outlooks_of(past: Past, count: int, grid: Grid) -> tuple[Outlook, ...]:
 
 @cache
 def _compile() -> None:
-    """Run the loops of outlooks and replays once: compiled in a run's first replay, they would delay it by seconds."""
+    """Compile the loops of outlooks and replays, which takes seconds."""
     grid = Grid(1.0, start=1, steps=3, host_start=1.0, budget=1.0)
-    outlooks = outlooks_of(Past(1.0, np.arange(1.0, 2 * LEAST_PAST * grid.steps)), LEAST_PAST * grid.steps, grid)
+    past = Past(1.0, np.arange(1.0, 60.0))  # long enough for moments
+    outlooks = outlooks_of(past, LEAST_PAST * grid.steps, grid)
     fleet = Fleet(HostType("any", 1.0), 1.0, grid, 1, 2)
     replay(outlooks, fleet, 0.0, Choice(Setting()), (0.0, 0.0))
 

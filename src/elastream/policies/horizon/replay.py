@@ -128,7 +128,7 @@ def replay(
     Args:
         allowance: Share of records that may be late. Below 0 none may, and the load grows by `STRESS` times the amount.
         leased: Host-seconds, and seconds, since then.
-        jumps: False if most outlooks are older than moments of the past: they show nothing about plans for its worst jump.
+        jumps: False if the past is young: its outlooks say nothing about its worst jump.
     """
     fleet = replace(fleet, each=fleet.each / (1 + STRESS * max(0.0, -allowance)))
     outlooks = outlooks[-REPLAYED:]

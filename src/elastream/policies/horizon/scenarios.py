@@ -38,7 +38,7 @@ USUAL, USUAL_PART, NORMAL_STEP = 60, 0.75, 1.627
 # Deviations by which the mean of a shorter window must differ for a changed level: once in 3,000 bins of 20 % noise.
 CHANGED = 5.0
 # Horizons of a past in which moments are compared.
-LEAST_PAST = 3
+LEAST_PAST = 5
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -64,8 +64,7 @@ class RingBalance(Policy):
     A host is *overloaded* if its CPU use is at least `cpu_high` and records wait `queue_high` seconds; *light* up to
     `cpu_low` and `queue_low`. An overloaded host gives partitions to clockwise neighbours, up to the first light one.
     Without a light one hosts are leased, which join beside the fullest. A host goes if it and its clockwise neighbour were
-    light for `calm` seconds, the neighbour can carry both, and its paid time ends. A remark names a heavy partition that
-    cannot be cut.
+    light for `calm` seconds, the neighbour can carry both, and its paid time ends.
 
     Args:
         cpu_low: None: half of `cpu_high`.

@@ -42,9 +42,8 @@ def warm_up(
     """Run one task like a batch's on each slot of `executor`; return when they have ended.
 
     Args:
-        scratch: Folder that the driver and all executors reach. A Parquet file is written there, since most sinks write
-            such files, and deleted. None: nothing is written.
-        workers: Python workers that a task of the running queries has, if they need Python at all.
+        scratch: Folder that driver and executors reach, for a Parquet file as sinks write. None: no file.
+        workers: Python workers of a task, where queries need Python.
     """
     context = spark.sparkContext
     context.setJobDescription(f"warm up executor {executor.id}")

@@ -323,7 +323,7 @@ class Query:
     def arriving(self, now: float) -> float:
         """Return the arrival rate [records/s]: throughput plus growth of the backlog, if sources report one.
 
-        It falls with time between batches, since nothing may have come, but not while one runs.
+        It falls with time between batches, not while one runs.
         """
         until = now if self._since is None or self._unusual(now) else min(now, self._since)
         recent, interval = self._rated(), self.interval(until)

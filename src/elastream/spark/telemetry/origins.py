@@ -165,7 +165,7 @@ class Origin:
 
 
 def mean_age(sources: Iterable[tuple[float, float]]) -> float:
-    """Return the mean age of all records of sources, given the rate and age [s] of each; an unknown rate does not count."""
+    """Return the mean age [s] of all records, by (rate, age) of each source. An unknown rate does not count."""
     known = [(rate, age) for rate, age in sources if rate > 0]
     return math.fsum(rate * age for rate, age in known) / math.fsum(rate for rate, _ in known) if known else 0.0
 
