@@ -206,8 +206,7 @@ def _start(session: Session, setup: Setup, workload: Workload, root: Path, hosts
 def _started(session: Session, setup: Setup, workload: Workload, root: Path, hosts: int) -> Job:
     target = setup.target(workload)
     batch_seconds, checkpoint, out = BATCH_SHARE * target, root / "checkpoint", str(root / "out")
-    splits = max(hosts * setup.cluster.host.slots, setup.cluster.partitions)
-    reading = Reading(root / "control", checkpoint, splits, setup.kafka)
+    reading = Reading(root / "control", checkpoint, hosts * setup.cluster.host.slots, setup.kafka)
 
     def write(rows: DataFrame, batch: int) -> None:
         rows.write.mode("overwrite").parquet(f"{out}/{BATCH}={batch}")
