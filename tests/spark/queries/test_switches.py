@@ -57,4 +57,3 @@ def test_many_random_switches(local_spark, tmp_path, mode):
     trial = Trial(local_spark, tmp_path, mode, rate=200.0, interval=0.05, seed=15)
     trial.run(60 if mode is Consistency.BATCH else 30, {10: "an operator", 20: "a sink"})
     assert not violations(trial)
-    assert mode is Consistency.BATCH or trial.figures["mixed records"] == 0
