@@ -103,7 +103,7 @@ class Service:
 
         Args:
             ended: Earlier batches by segment.
-            starts: Begin of the last one by segment.
+            starts: When the last one began, by segment.
             capacity: As in `after`; NaN if the batches do not show what records need.
             work: Units of work of a record; NaN if unknown.
             changed: When the hosts last changed; earlier batches ran on other cores.

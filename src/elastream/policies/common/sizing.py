@@ -148,7 +148,7 @@ class SizingInputs:
 
     @once
     def used(self) -> float:
-        """Cores that the usable hosts use, including work not attributed to operators; NaN if unknown."""
+        """Busy cores of the usable hosts, also with work of no operator; NaN if unknown."""
         rows, has = self.observation.hosts.rows, self.observation.capacities
         used = self.observation.hosts.column(Metric.CPU).tolist()
         return known_sum([used[rows[host]] * has[host] for host in self.observation.usable if host in rows])

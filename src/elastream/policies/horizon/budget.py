@@ -34,7 +34,7 @@ class Grid:
         host_start: Seconds that a host takes to start, from which `start` follows.
         budget: Seconds that a record may wait, from which `steps` follows.
         paid: Seconds for which a lease is paid at least.
-        age: Seconds since the newest known arrivals, with which the bins begin.
+        age: Seconds since the newest known arrivals, where the bins begin.
     """
 
     seconds: float
@@ -64,13 +64,12 @@ class Grid:
 
     @property
     def recovery(self) -> float:
-        """Return the seconds after which records that arrive are in time again, once records are late.
+        """Return for how long arriving records may still be late, once some are (seconds).
 
-        It grows with the root of the paid time, where late records and hosts together cost least. What arrives a budget
-        before its end is served by its end.
+        Catching up sooner takes more hosts, each paid for longer. The cheapest time grows with the root of the paid time.
         """
         longer = CATCH_UP * self.host_start * math.sqrt(max(1.0, self.paid / max(self.host_start, self.seconds)))
-        return max(0.0, longer - self.budget)
+        return max(0.0, longer - self.budget)  # what arrives a budget before the end is in time already
 
     def fits(self, host_start: float, budget: float) -> bool:
         """Return True if the grid still suits these seconds, within a quarter."""

@@ -180,7 +180,7 @@ class Placing:
             self._cold.discard(name)
 
     def move(self, task: TaskId, host: str, why: str = "") -> None:
-        """Plan `host` for `task` from the next batch on; replaces an earlier request."""
+        """Plan `host` for `task` from the next batch on, in place of an earlier request."""
         self.move_all({task: host}, why)
 
     def move_load(self, task: TaskId, host: str = "") -> MoveLoad:

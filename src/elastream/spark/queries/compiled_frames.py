@@ -149,7 +149,7 @@ class Latencies:
         return condensed(moments_taken)
 
     def _before(self, edge: Edge, by: int, at: float) -> float:
-        """Return an upper bound for records written at second `at` by batch `by`, whose progress was missed."""
+        """Return the latest arrival of records that batch `by`, whose progress was missed, wrote at second `at`."""
         running = self._running[self._segment_of[edge.source]]
         for inlet in running.reads:
             if isinstance(inlet, str):

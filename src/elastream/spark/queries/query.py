@@ -316,7 +316,7 @@ class Query:
 
     @property
     def _rows(self) -> float:
-        """Mean records of the last batches but the first; NaN before two."""
+        """Mean records of recent batches, without the first; NaN for fewer than two."""
         rows = [batch.rows for batch in self._rated()[1:]]
         return float(np.mean(rows)) if rows else NAN
 
@@ -334,7 +334,7 @@ class Query:
 
     @property
     def arriving_age(self) -> float:
-        """Mean age [s] of the records that `arriving` counts: each came before its batch, and is told after it."""
+        """Mean age [s] of the records that `arriving` counts, halfway to the next batch."""
         recent = self._rated()
         if not (mean := self._usual_interval) > 0:
             return 0.0
