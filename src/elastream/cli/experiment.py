@@ -53,7 +53,11 @@ def experiment(  # noqa: PLR0913
     ] = False,
     one: Annotated[
         str | None,
-        typer.Option("--part", metavar="PART", help="resilience on Spark: kills, moves, checkpoints, throughput or skew."),
+        typer.Option(
+            "--part",
+            metavar="PART",
+            help="resilience on Spark: kills, moves, checkpoints, throughput or skew; nstorm: figures.",
+        ),
     ] = None,
     rates: Annotated[
         list[str] | None,

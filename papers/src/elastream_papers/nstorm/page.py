@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from elastream.errors import InputError
 from elastream.evaluation.experiments import ExperimentOptions
 from elastream.evaluation.findings import Check, Findings
 from elastream.evaluation.page import Prose, Table
@@ -16,6 +17,7 @@ from elastream_papers.harness.report import by_verdict, report
 from elastream_papers.nstorm import experiment as rig
 from elastream_papers.nstorm.experiment import LAZY, MAIN, ONLINE, RESTART, MoveWindow, WayToMove
 from elastream_papers.nstorm.rig import PARTITIONS, ROWS
+from elastream_papers.nstorm.stretches import run_figures
 
 WORTH = 0.5  # part of stop-and-restart's loss to detect: the paper's 279 s become 20 (section 5.2.1)
 LOST, GAP = "seconds of throughput lost", "longest time between two commits"
@@ -105,11 +107,17 @@ def _mean(values: Sequence[float]) -> float:
 ALONE = 0.03  # part of the cores others may use on a free machine
 
 
-def run_nstorm(options: ExperimentOptions, *, moves: Sequence[int] | None = None, full: bool = False) -> Findings:
-    """Run the experiment on Spark. moves: only these numbers of tasks; full: the arms of `FULL`.
+def run_nstorm(
+    options: ExperimentOptions, *, moves: Sequence[int] | None = None, full: bool = False, part: str | None = None
+) -> Findings:
+    """Run the experiment on Spark. moves: only these numbers of tasks; full: the arms of `FULL`; part: "figures".
 
-    sensitivity and workers are ignored.
+    sensitivity and workers are ignored. Raises InputError for an unknown part.
     """
+    if part not in (None, "figures"):
+        raise InputError(f"the experiment nstorm has no part {part!r} (there is: figures)")
+    if part:
+        return run_figures(options)
     setting = (rig.QUICK if options.quick else rig.FULL if full else rig.PLAIN).reduced(moves)
     began = time.monotonic()
     main = setting.arms[0]

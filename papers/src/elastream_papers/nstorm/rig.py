@@ -1,10 +1,12 @@
 """Test rig of the N-Storm experiment. The checkpoint outlives restarts, so counts prove exactness."""
 
 import contextlib
+import math
 import os
 import threading
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 
 import psutil
 from py4j.protocol import Py4JError
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -60,6 +63,7 @@ class Rig:
         self._leased = 0
         self._spark: SparkSession | None = None
         self._follower: Follower | None = None
+        self._traffic: _Traffic | None = None
         self._batches: dict[tuple[str, int], CommittedBatch] = {}
 
     @property
@@ -90,9 +94,33 @@ class Rig:
 
     def begin(self, warm: float) -> None:
         """Start everything, spread the tasks evenly, and run for `warm` seconds."""
-        master = self._cluster.start()
+        self._master = self._cluster.start()
         for _ in range(self._size):
             self._lease()
+        self.plan = AllocationStore(self._folder / "allocation.jsonl")
+        self._connect()
+        hosts = self.hosts
+        even = {TaskId(OPERATOR, index): hosts[index % self._size] for index in range(PARTITIONS)}
+        _until(lambda: len(self.follower.placing.where()) == PARTITIONS, START_LIMIT, "the first batch")
+        self.plan.publish(even, at=time.time(), why="spread evenly")
+        self.settle()
+        time.sleep(warm)
+
+    def restart(self, wanted: Mapping[TaskId, str], why: str) -> None:
+        """End driver and executors, and start them anew with the `wanted` placement. Hosts start without their quota."""
+        self._note()
+        self.follower.close()
+        self._follower = None
+        self.plan.publish(wanted, at=time.time(), why=why)
+        for name in self._confined:
+            self._cluster.confine(name, None)
+        self._confined.clear()
+        _end_driver(self.spark)
+        self._connect()
+        self.settle()
+
+    def _connect(self) -> None:
+        """Open a session, and start the query once all executors are there."""
         settings = settings_for(
             driver_address=self._cluster.driver_address,
             executor_memory=self._cluster.executor_memory_mb,
@@ -104,20 +132,25 @@ class Rig:
         kept = {"spark.sql.streaming.numRecentProgressUpdates": "400"}
         closed = self._cluster.secrets
         settings = {**settings, **kept, **closed.session_settings}
-        self._spark = open_session(master, "nstorm", self._cluster.folder, settings, closed.shared)
+        self._spark = open_session(self._master, "nstorm", self._cluster.folder, settings, closed.shared)
         self._executors = Executors(DriverSide(self.spark))
         _until(lambda: len(self._executors.by_address()) == self._size, START_LIMIT, f"{self._size} executors")
-        self.plan = AllocationStore(self._folder / "allocation.jsonl")
-        self._traffic = _Traffic(self.spark)
+        self._traffic = _Traffic(self.spark, self._traffic)
         self._follower = Follower(
             self.spark, self._start, AllocationStore(self.plan.path), Scheme.LAZY, operator=OPERATOR, partitions=PARTITIONS
         )
-        hosts = self.hosts
-        even = {TaskId(OPERATOR, index): hosts[index % self._size] for index in range(PARTITIONS)}
-        _until(lambda: len(self.follower.placing.where()) == PARTITIONS, START_LIMIT, "the first batch")
-        self.plan.publish(even, at=time.time(), why="spread evenly")
-        self.settle()
-        time.sleep(warm)
+
+    def fill(self) -> None:
+        """Wait until nearly all words have come: three times as many records as words."""
+        batches = 3 * self._vocabulary // (self._rows * SENTENCE)
+        while self.follower.ended < batches:
+            self.next_batch(SETTLE_LIMIT)
+
+    @property
+    def state(self) -> float:
+        """Return the MB of state in memory."""
+        progress = self.follower.query.lastProgress
+        return sum(each["memoryUsedBytes"] for each in progress["stateOperators"]) / 1e6 if progress else math.nan
 
     def kill(self, address: str) -> None:
         """Kill a host with its processes, and lease another."""
@@ -159,7 +192,8 @@ class Rig:
     def take(self) -> tuple[int, int, Counter[str]]:
         """Return restarts, landed migrations and bytes of control traffic; records the batches."""
         self._note()
-        bytes_so_far = self._traffic.counted()
+        assert self._traffic is not None
+        bytes_so_far = Counter({"gateway": self._traffic.bytes})
         bytes_so_far["plan written"] = self.plan.bytes_written
         bytes_so_far["plan read"] = self.plan.bytes_read + self.follower.plan.bytes_read
         return self.follower.restarts, len(self.follower.placing.landed), bytes_so_far
@@ -267,8 +301,8 @@ class Used:
 class _Traffic:
     """Counts gateway bytes of the threads that follow the plan."""
 
-    def __init__(self, spark: SparkSession) -> None:
-        self._bytes = 0
+    def __init__(self, spark: SparkSession, before: "_Traffic | None") -> None:
+        self.bytes: int = 0 if before is None else before.bytes
         self._lock = threading.Lock()
         gateway = gateway_of(spark)
         client = gateway._gateway_client
@@ -278,13 +312,21 @@ class _Traffic:
             answer = send(command, *arguments, **options)
             if threading.current_thread().name.startswith(("follower", "load-state")):
                 with self._lock:
-                    self._bytes += len(command) + (len(answer) if isinstance(answer, str) else 0)
+                    self.bytes += len(command) + (len(answer) if isinstance(answer, str) else 0)
             return answer
 
         client.send_command = counting
 
-    def counted(self) -> Counter[str]:
-        return Counter({"gateway": self._bytes})
+
+def _end_driver(spark: SparkSession) -> None:
+    """End the session with its JVM, so that the next one starts a JVM of its own."""
+    gateway = SparkContext._gateway
+    spark.stop()
+    if gateway is not None and gateway.proc is not None:
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait()
+    SparkContext._gateway = SparkContext._jvm = None
 
 
 def _until(condition: Any, limit: float, what: str) -> None:

@@ -1,7 +1,7 @@
-"""Four schemes that bring a running query to a new placement, for comparison on the same load.
+"""Schemes that bring a running query to a new placement, for comparison on the same load.
 
-`RESTART` is Storm's rebalance, `EXECUTORS` that of T-Storm and TS-Storm, `ONLINE` N-Storm, `LAZY` N-Storm+ and Elastream
-(N-Storm, section 5.2).
+`RESTART` is Storm's rebalance, `PROCESS` what users of Spark must do instead, `EXECUTORS` the rebalance of T-Storm and
+TS-Storm, `ONLINE` N-Storm, `LAZY` N-Storm+ and Elastream (N-Storm, section 5.2).
 """
 
 import logging
@@ -31,6 +31,8 @@ class Scheme(StrEnum):
 
     # The query stops and starts again with the new placement.
     RESTART = "stop and restart"
+    # As RESTART, with a new driver and new executors. Who holds the follower restarts them.
+    PROCESS = "restart of the job"
     # Executors that lose or gain a task are killed and replaced; the query continues on the others.
     EXECUTORS = "restart of executors"
     # All tasks move with the next batch, and load their state in it.
@@ -50,6 +52,7 @@ class Cycles:
 # The paper's defaults (section 5.2); for N-Storm+ those of Elastream.
 CYCLES: Mapping[Scheme, Cycles] = {
     Scheme.RESTART: Cycles(10.0, 3.0),
+    Scheme.PROCESS: Cycles(10.0, 3.0),
     Scheme.EXECUTORS: Cycles(10.0, 3.0),
     Scheme.ONLINE: Cycles(10.0, 3.0),
     Scheme.LAZY: Cycles(1.0, 0.05),
@@ -77,7 +80,10 @@ class Follower:
         partitions: int,
         cycles: Cycles | None = None,
     ) -> None:
-        """Start the query, and a thread that follows `plan`. `start` also restarts it from its checkpoint."""
+        """Start the query where `plan` has its tasks, and a thread that follows it.
+
+        `start` also restarts the query from its checkpoint.
+        """
         self._spark, self._start, self.plan = spark, start, plan
         self._operator, self._partitions = operator, partitions
         self._executors = Executors(DriverSide(spark))
@@ -92,6 +98,7 @@ class Follower:
         self.leaving: set[str] = set()
         self.placing = Placing({operator: self._states()}, time.time, plan, limits=LIMITS[scheme])
         self.acted = plan.latest.version
+        self._put(plan.latest.hosts)
         self._thread.start()
 
     def switch(self, scheme: Scheme, cycles: Cycles | None = None, limits: MigrationLimits | None = None) -> None:
@@ -159,12 +166,16 @@ class Follower:
         self.restarts += 1
         states = self._states()
         states.resume(before)
+        self._put(hosts)
+        self.placing.detach(self._operator)
+        self.placing.attach(self._operator, states)
+
+    def _put(self, hosts: Mapping[TaskId, str]) -> None:
+        """Place the state of a query that has just started."""
         there = self._there()
         for task, host in hosts.items():
             if (place := there.get(host)) is not None:
-                states.move(task.index, place)
-        self.placing.detach(self._operator)
-        self.placing.attach(self._operator, states)
+                self.placing_states.move(task.index, place)
 
     def _replace(self, addresses: set[str]) -> None:
         context = java_context(self._spark)
