@@ -102,6 +102,28 @@ def test_what_is_no_checkpoint_is_named(tmp_path: Path) -> None:
         assert result.stderr.startswith(f"elastream: {tmp_path} is no checkpoint and no run")
 
 
+@pytest.mark.parametrize(
+    ("place", "sentence"),
+    [
+        ("nothing", "there is no folder nothing"),
+        ("s3a://bucket/c", "s3a://bucket/c is not on this machine: only checkpoints on a local disk can be read"),
+        ("c/offsets", "c/offsets is a part of the checkpoint c: name that one"),
+        ("c/state/0/1", "c/state/0/1 is a part of the checkpoint c: name that one"),
+    ],
+)
+def test_place_that_is_no_local_checkpoint_is_named(tmp_path: Path, monkeypatch, place: str, sentence: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    checkpoint(Path("c"), rows=(1, 1))
+    for command in (["state"], ["repartition", "--partitions", "4"]):
+        result = invoke(*command, place)
+        assert (result.exit_code, result.stderr) == (2, f"elastream: {sentence}\n")
+
+
+def test_address_of_this_machine_is_its_path(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "c", rows=(1, 1))
+    assert invoke("state", f"file://{folder}").exit_code == 0
+
+
 def test_torn_offsets_are_named(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "c", rows=(1,))
     (folder / "offsets" / str(BATCH)).write_text("v1\n{torn")

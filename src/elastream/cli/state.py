@@ -35,9 +35,9 @@ def state(place: Place, as_json: AsJson = False) -> None:
 
     It reads files only. Rows are those of the newest snapshots; unknown where the store does not track them.
     """
-    from elastream.checkpoints.state import checkpoint_state, checkpoints_of
+    from elastream.checkpoints.state import checkpoint_state, checkpoints_of, local_folder
 
-    states = {name: checkpoint_state(folder) for name, folder in checkpoints_of(place).items()}
+    states = {name: checkpoint_state(folder) for name, folder in checkpoints_of(local_folder(place)).items()}
     if as_json:
         print_json([_described(name, each) for name, each in states.items()])
         return
@@ -56,10 +56,11 @@ def repartition(context: typer.Context, place: Place, partitions: Partitions, sk
     from elastream.api.folder import PARTITIONS
     from elastream.checkpoints.repartition import check_repartition
     from elastream.checkpoints.repartition import repartition as change
-    from elastream.checkpoints.state import checkpoint_state, checkpoints_of
+    from elastream.checkpoints.state import checkpoint_state, checkpoints_of, local_folder
     from elastream.recording.directory import RunDirectory
     from elastream.recording.manifest import read_manifest, run_lock, write_manifest
 
+    place = local_folder(place)
     folders, directory = checkpoints_of(place), RunDirectory(place)
     is_run = directory.manifest.is_file()
     with ExitStack() as stack:
