@@ -88,6 +88,14 @@ def test_repartition_is_refused_in_a_sentence(tmp_path: Path, change: dict, part
         check_repartition(checkpoint_state(checkpoint(tmp_path / "c", rows=(1, 1), **change)), partitions)
 
 
+def test_state_without_metadata_of_operators_is_refused(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "c", rows=(1, 1))
+    (folder / "state/0/_metadata/metadata").unlink()
+    (folder / "state/0/_metadata").rmdir()
+    with pytest.raises(InputError, match="was written by a Spark before 4"):
+        check_repartition(checkpoint_state(folder), 4)
+
+
 def test_query_that_just_wrote_is_running(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "c", rows=(1, 1))
     os.utime(folder / "commits" / str(BATCH), (time.time(), time.time()))
@@ -129,6 +137,19 @@ def test_torn_offsets_are_named(tmp_path: Path) -> None:
     (folder / "offsets" / str(BATCH)).write_text("v1\n{torn")
     with pytest.raises(InputError, match="cannot be read as a checkpoint"):
         checkpoint_state(folder)
+
+
+def test_checkpoint_without_a_number_of_partitions_is_refused(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "c", rows=(1,))
+    (folder / "offsets" / str(BATCH)).write_text('v9\n{"conf": {}}\n{}')
+    with pytest.raises(InputError, match="names no number of state partitions"):
+        checkpoint_state(folder)
+
+
+def test_size_with_an_unreadable_snapshot_is_unknown(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "c", rows=(1, 1))
+    (folder / "state/0/0/1.zip").write_bytes(b"torn")
+    assert "nan" not in invoke("state", folder).stdout
 
 
 def test_folders_are_exchanged_or_stay(tmp_path: Path) -> None:

@@ -112,6 +112,8 @@ def check_repartition(
     if not state.rocksdb:
         store = state.provider.rsplit(".", 1)[-1] or "an unknown store"
         raise InputError(f"{name} keeps its state in {store}: Spark repartitions RocksDB only")
+    if not all((name / "state" / str(each.number) / "_metadata").is_dir() for each in state.operators):
+        raise InputError(f"{name} was written by a Spark before 4.0: it lacks the metadata of its state")
     if partitions == state.width:
         raise InputError(f"{name} has {partitions} state partitions already")
     if state.committed < 0 or (state.committed < state.batch and not skip_open_batch):

@@ -160,11 +160,13 @@ def checkpoint_state(folder: Path) -> CheckpointState:
         batch, committed = latest_batch(folder), latest_batch(folder, "commits")
         if batch < 0:
             raise InputError(f"{folder} has no batch yet: the query has not begun")
-        lines = (folder / "offsets" / str(batch)).read_text(encoding="utf-8").splitlines()
+        offsets = folder / "offsets" / str(batch)
+        lines = offsets.read_text(encoding="utf-8").splitlines()
         if len(lines) < 2 or not lines[0].startswith("v"):
-            raise InputError(f"{folder / 'offsets' / str(batch)} is torn, or of a Spark that is not supported")
+            raise InputError(f"{offsets} is torn, or of a Spark that is not supported")
         settings = json.loads(lines[1]).get("conf", {})
-        width = int(settings.get(WIDTH, 0))
+        if (width := int(settings.get(WIDTH, 0))) < 1:
+            raise InputError(f"{offsets} names no number of state partitions: it is of a Spark that is not supported")
         operators = tuple(_operators(folder, committed, width))
     except (OSError, ValueError, KeyError, AttributeError) as error:
         raise InputError(f"{folder} cannot be read as a checkpoint: {in_one_line(error)}") from error

@@ -105,7 +105,7 @@ def _show(name: str, state: "CheckpointState") -> None:
             each.name,
             str(len(each.partitions)),
             "–" if each.rows != each.rows else f"{each.rows:,.0f}",
-            f"{each.bytes / 1e6:,.2f}",
+            "–" if each.bytes != each.bytes else f"{each.bytes / 1e6:,.2f}",
             "–" if each.skew != each.skew else f"{each.skew:.2f}",
             str(max((part.logs for part in each.partitions), default=0)),
             clock(max(ages)) if ages else "none",
