@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from elastream.checkpoints.repartition import _exchange, check_repartition
+from elastream.checkpoints.repartition import FORMAT, _exchange, check_repartition, in_format
 from elastream.checkpoints.state import PROVIDER, ROCKSDB, WIDTH, checkpoint_state, checkpoints_of
 from elastream.errors import EnvironmentProblem, InputError
 from support.commands import invoke
@@ -162,6 +162,19 @@ def test_folders_are_exchanged_or_stay(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentProblem, match="stays as it was"):
         _exchange(one, tmp_path / "missing")
     assert one.exists()
+
+
+class Conf(dict):
+    set, unset = dict.__setitem__, dict.__delitem__
+
+
+@pytest.mark.parametrize("before", [{}, {FORMAT: "1"}])
+def test_format_of_state_files_is_that_of_the_checkpoint(tmp_path: Path, before: dict) -> None:
+    conf, commit = Conf(before), tmp_path / "3"
+    commit.write_text("v2\n{}")
+    with in_format(conf, commit):
+        assert conf == {FORMAT: "2"}
+    assert conf == before
 
 
 def test_json_holds_every_partition(tmp_path: Path) -> None:

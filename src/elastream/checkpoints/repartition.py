@@ -37,6 +37,7 @@ from elastream.units import format_duration
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.conf import RuntimeConfig
 
 # Spark's, since 4.2.
 SINCE = (4, 2)
@@ -45,6 +46,8 @@ MOST_PARTITIONS = 10_000
 QUIET_S = 10.0
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 SUFFIX = ".repartitioning"
+# Setting with the format of a query's state files, which Spark's repartition takes from the session.
+FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 # Seconds between checks of the time that a repartition may take.
 CANCEL_S = 0.2
 PAUSES = "repartitions.jsonl"  # on this machine, in the cache folder
@@ -179,7 +182,7 @@ def repartition(
         return seconds
 
     try:
-        with _cancelled_after(spark, longest) as check:
+        with _cancelled_after(spark, longest) as check, in_format(spark.conf, folder / "commits" / str(state.committed)):
             shutil.rmtree(copy, ignore_errors=True)
             shutil.copytree(folder, copy, copy_function=_link)
             say(f"repartitioning from {state.width} to {partitions}")
@@ -251,6 +254,20 @@ def _cancelled_after(spark: "SparkSession", seconds: float) -> Iterator[Callable
         thread.join()
         for name in ("spark.jobGroup.id", "spark.job.description"):
             context.setLocalProperty(name, None)  # type: ignore[arg-type]
+
+
+@contextmanager
+def in_format(conf: "RuntimeConfig", commit: Path) -> Iterator[None]:
+    """Use the format of state files that the first line of `commit` names, such as `v2`."""
+    before, version = conf.get(FORMAT, None), commit.read_text(encoding="utf-8").partition("\n")[0]
+    conf.set(FORMAT, version.removeprefix("v"))
+    try:
+        yield
+    finally:
+        if before is None:
+            conf.unset(FORMAT)
+        else:
+            conf.set(FORMAT, before)
 
 
 def _link(source: str, target: str) -> None:
