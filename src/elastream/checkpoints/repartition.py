@@ -105,7 +105,7 @@ def check_repartition(
 ) -> None:
     """Raise InputError if the state of `state` cannot get `partitions` partitions now.
 
-    `skip_open_batch` allows a newest batch that is not committed. `stopped`: the caller has stopped the query.
+    `skip_open_batch` allows a newest batch that is not committed. `stopped`: by the caller.
     """
     name = state.folder
     if not 1 <= partitions <= MOST_PARTITIONS:
@@ -258,7 +258,7 @@ def _cancelled_after(spark: "SparkSession", seconds: float) -> Iterator[Callable
 
 @contextmanager
 def in_format(conf: "RuntimeConfig", commit: Path) -> Iterator[None]:
-    """Use the format of state files that the first line of `commit` names, such as `v2`."""
+    """Use the format of state files that `commit` names first."""
     before, version = conf.get(FORMAT, None), commit.read_text(encoding="utf-8").partition("\n")[0]
     conf.set(FORMAT, version.removeprefix("v"))
     try:
@@ -297,10 +297,8 @@ def _stores(spark: "SparkSession", copy: Path, operator: int) -> list[str]:
 
 
 def _digest(spark: "SparkSession", copy: Path, operator: int, store: str, batch: int) -> tuple[int, Any]:
-    """Return the rows of a store after a batch, and a sum over them that no order changes.
-
-    The option is the one by which Spark's own repartition reads: all column families, as bytes.
-    """
+    """Return the rows of a store after a batch, and a sum over them that no order changes."""
+    # The option is the one by which Spark's own repartition reads: all column families, as bytes.
     reader = spark.read.format("statestore").option("batchId", batch).option("operatorId", operator)
     frame = reader.option("storeName", store).option("_readAllColumnFamilies", "true").load(str(copy))
     columns = ", ".join(each for each in frame.columns if each not in ("partition_id", "partition_key"))

@@ -113,7 +113,7 @@ class CheckpointState:
 
 
 def local_folder(place: Path) -> Path:
-    """Return the folder of a path or `file:` address. Raises InputError if there is none on this machine."""
+    """Return the folder of a path or `file:` address."""
     folder = path_of(place)
     if not isinstance(folder, Path):
         raise InputError(f"{folder} is not on this machine: only checkpoints on a local disk can be read")

@@ -33,7 +33,7 @@ FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 def state(place: Place, as_json: AsJson = False) -> None:
     """Show the state in a checkpoint: partitions, rows, bytes, skew, and what a move would load.
 
-    It reads files only. Rows are those of the newest snapshots; unknown where the store does not track them.
+    Rows are those of the newest snapshots; unknown where the store does not track them.
     """
     from elastream.checkpoints.state import checkpoint_state, checkpoints_of, local_folder
 
@@ -50,8 +50,8 @@ def repartition(context: typer.Context, place: Place, partitions: Partitions, sk
 
     The checkpoint changes whole or not at all. The one before stays beside it.
 
-    A query that was stopped under load has usually cut off a batch. With --skip-open-batch its records come again in the
-    next batch, so its sink must tolerate repeated records, as updated results do.
+    A query stopped under load has usually cut off a batch. With --skip-open-batch its records come again, so its sink must
+    tolerate repeated ones, as updated results do.
     """
     from elastream.api.folder import PARTITIONS
     from elastream.checkpoints.repartition import check_repartition

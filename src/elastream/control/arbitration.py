@@ -87,7 +87,7 @@ class _Plan:
         return lease.state if lease else None
 
     def moves(self, *actions: Action) -> dict[TaskId, str]:
-        """Return the tasks that `actions` place, with their hosts."""
+        """Return the host of each task that `actions` place."""
         hosts: dict[TaskId, str] = {}
         for action in actions:
             match action:

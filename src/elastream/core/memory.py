@@ -107,10 +107,7 @@ def shortage(observation: Observation, leaving: Collection[str]) -> str:
 
 
 def overfull(observation: Observation, moves: Mapping[TaskId, str]) -> str:
-    """Return why the host of a move cannot take its state, or "". Unknown and declared memory forbid nothing.
-
-    A host may be filled into its reserve, but not above the fullest one: processes alone may take that much.
-    """
+    """Return why the host of a move has no memory for its state, or ""."""
     hosts, tasks = observation.hosts.rows, observation.tasks
     if all(np.isnan(observation.operators.column(metric)).all() for metric in MEASURED):
         return ""
@@ -120,6 +117,7 @@ def overfull(observation: Observation, moves: Mapping[TaskId, str]) -> str:
     for use in memory_uses(observation):
         state = use.tasks[rows]
         more = np.bincount(to, state, count) - np.bincount(at[at >= 0], state[at >= 0], count)
+        # Processes alone may fill a reserve, and a host that fills no more than the fullest one is no worse.
         fullest = np.fmax.reduce(use.used / use.limit)
         for row in np.flatnonzero((more > 0) & (more > use.room) & (use.used + more > fullest * use.limit)).tolist():
             room = max(0.0, float(use.room[row]))
