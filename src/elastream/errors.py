@@ -1,5 +1,6 @@
 """Errors that a user can correct: one sentence with problem and location, and exit status 2 on the command line."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -49,9 +50,14 @@ class HostsGone(EnvironmentProblem):
     """Permanent loss of a provider with all its hosts; only another run can continue."""
 
 
+# First line of any error of Java by Py4J, and package before the class in the next one.
+CALL_OF_JAVA, CLASS_OF_JAVA = re.compile(r"An error occurred while calling \S+"), re.compile(r"^: ([a-z]\w*\.)*")
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's text, without plan or stack trace; its type if it has no text."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    lines = [line.strip() for line in str(error).splitlines() if line.strip() and not CALL_OF_JAVA.fullmatch(line)]
+    return CLASS_OF_JAVA.sub("", lines[0]) if lines else type(error).__name__
 
 
 def in_one_line(error: BaseException) -> str:

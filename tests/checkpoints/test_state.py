@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from elastream.checkpoints.repartition import _exchange, check_repartition
+from elastream.checkpoints.repartition import FORMAT, _exchange, check_repartition, in_format
 from elastream.checkpoints.state import PROVIDER, ROCKSDB, WIDTH, checkpoint_state, checkpoints_of
 from elastream.errors import EnvironmentProblem, InputError
 from support.commands import invoke
@@ -88,6 +88,14 @@ def test_repartition_is_refused_in_a_sentence(tmp_path: Path, change: dict, part
         check_repartition(checkpoint_state(checkpoint(tmp_path / "c", rows=(1, 1), **change)), partitions)
 
 
+def test_state_without_metadata_of_operators_is_refused(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "c", rows=(1, 1))
+    (folder / "state/0/_metadata/metadata").unlink()
+    (folder / "state/0/_metadata").rmdir()
+    with pytest.raises(InputError, match="was written by a Spark before 4"):
+        check_repartition(checkpoint_state(folder), 4)
+
+
 def test_query_that_just_wrote_is_running(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "c", rows=(1, 1))
     os.utime(folder / "commits" / str(BATCH), (time.time(), time.time()))
@@ -102,11 +110,46 @@ def test_what_is_no_checkpoint_is_named(tmp_path: Path) -> None:
         assert result.stderr.startswith(f"elastream: {tmp_path} is no checkpoint and no run")
 
 
+@pytest.mark.parametrize(
+    ("place", "sentence"),
+    [
+        ("nothing", "there is no folder nothing"),
+        ("s3a://bucket/c", "s3a://bucket/c is not on this machine: only checkpoints on a local disk can be read"),
+        ("c/offsets", "c/offsets is a part of the checkpoint c: name that one"),
+        ("c/state/0/1", "c/state/0/1 is a part of the checkpoint c: name that one"),
+    ],
+)
+def test_place_that_is_no_local_checkpoint_is_named(tmp_path: Path, monkeypatch, place: str, sentence: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    checkpoint(Path("c"), rows=(1, 1))
+    for command in (["state"], ["repartition", "--partitions", "4"]):
+        result = invoke(*command, place)
+        assert (result.exit_code, result.stderr) == (2, f"elastream: {sentence}\n")
+
+
+def test_address_of_this_machine_is_its_path(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "c", rows=(1, 1))
+    assert invoke("state", f"file://{folder}").exit_code == 0
+
+
 def test_torn_offsets_are_named(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "c", rows=(1,))
     (folder / "offsets" / str(BATCH)).write_text("v1\n{torn")
     with pytest.raises(InputError, match="cannot be read as a checkpoint"):
         checkpoint_state(folder)
+
+
+def test_checkpoint_without_a_number_of_partitions_is_refused(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "c", rows=(1,))
+    (folder / "offsets" / str(BATCH)).write_text('v9\n{"conf": {}}\n{}')
+    with pytest.raises(InputError, match="names no number of state partitions"):
+        checkpoint_state(folder)
+
+
+def test_size_with_an_unreadable_snapshot_is_unknown(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "c", rows=(1, 1))
+    (folder / "state/0/0/1.zip").write_bytes(b"torn")
+    assert "nan" not in invoke("state", folder).stdout
 
 
 def test_folders_are_exchanged_or_stay(tmp_path: Path) -> None:
@@ -119,6 +162,19 @@ def test_folders_are_exchanged_or_stay(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentProblem, match="stays as it was"):
         _exchange(one, tmp_path / "missing")
     assert one.exists()
+
+
+class Conf(dict):
+    set, unset = dict.__setitem__, dict.__delitem__
+
+
+@pytest.mark.parametrize("before", [{}, {FORMAT: "1"}])
+def test_format_of_state_files_is_that_of_the_checkpoint(tmp_path: Path, before: dict) -> None:
+    conf, commit = Conf(before), tmp_path / "3"
+    commit.write_text("v2\n{}")
+    with in_format(conf, commit):
+        assert conf == {FORMAT: "2"}
+    assert conf == before
 
 
 def test_json_holds_every_partition(tmp_path: Path) -> None:

@@ -291,6 +291,15 @@ def test_partitions_of_a_leaving_host_go_where_memory_has_room():
     assert world.placing.targets() == {FIRST: "h2"}
 
 
+def test_state_goes_to_its_owner_on_the_ring_only_if_it_has_room():
+    world = World("h1", "h2", "h3", tasks=("h1", "h2", "h3"))
+    world.rings.follow("q/count", Ring.even(("h1", "h2", "h3")), world.reconciler.locations(), "")
+    world.load = ObservedLoad(state={FIRST: 100.0}, room={"h2": 50.0, "h3": 500.0})
+    world.reconciler.empty("h1")
+    assert world.rings.owner(FIRST) == "h2"
+    assert world.placing.targets() == {FIRST: "h3"}
+
+
 def test_state_without_room_waits_for_a_host_that_comes():
     world = World("h1", "h2", tasks=("h1", "h1", "h2"))
     world.provider.room = 2

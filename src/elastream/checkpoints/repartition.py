@@ -37,6 +37,7 @@ from elastream.units import format_duration
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.conf import RuntimeConfig
 
 # Spark's, since 4.2.
 SINCE = (4, 2)
@@ -45,6 +46,8 @@ MOST_PARTITIONS = 10_000
 QUIET_S = 10.0
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 SUFFIX = ".repartitioning"
+# Setting with the format of a query's state files, which Spark's repartition takes from the session.
+FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 # Seconds between checks of the time that a repartition may take.
 CANCEL_S = 0.2
 PAUSES = "repartitions.jsonl"  # on this machine, in the cache folder
@@ -102,7 +105,7 @@ def check_repartition(
 ) -> None:
     """Raise InputError if the state of `state` cannot get `partitions` partitions now.
 
-    `skip_open_batch` allows a newest batch that is not committed. `stopped`: the caller has stopped the query.
+    `skip_open_batch` allows a newest batch that is not committed. `stopped`: by the caller.
     """
     name = state.folder
     if not 1 <= partitions <= MOST_PARTITIONS:
@@ -112,6 +115,8 @@ def check_repartition(
     if not state.rocksdb:
         store = state.provider.rsplit(".", 1)[-1] or "an unknown store"
         raise InputError(f"{name} keeps its state in {store}: Spark repartitions RocksDB only")
+    if not all((name / "state" / str(each.number) / "_metadata").is_dir() for each in state.operators):
+        raise InputError(f"{name} was written by a Spark before 4.0: it lacks the metadata of its state")
     if partitions == state.width:
         raise InputError(f"{name} has {partitions} state partitions already")
     if state.committed < 0 or (state.committed < state.batch and not skip_open_batch):
@@ -177,7 +182,7 @@ def repartition(
         return seconds
 
     try:
-        with _cancelled_after(spark, longest) as check:
+        with _cancelled_after(spark, longest) as check, in_format(spark.conf, folder / "commits" / str(state.committed)):
             shutil.rmtree(copy, ignore_errors=True)
             shutil.copytree(folder, copy, copy_function=_link)
             say(f"repartitioning from {state.width} to {partitions}")
@@ -251,6 +256,20 @@ def _cancelled_after(spark: "SparkSession", seconds: float) -> Iterator[Callable
             context.setLocalProperty(name, None)  # type: ignore[arg-type]
 
 
+@contextmanager
+def in_format(conf: "RuntimeConfig", commit: Path) -> Iterator[None]:
+    """Use the format of state files that `commit` names first."""
+    before, version = conf.get(FORMAT, None), commit.read_text(encoding="utf-8").partition("\n")[0]
+    conf.set(FORMAT, version.removeprefix("v"))
+    try:
+        yield
+    finally:
+        if before is None:
+            conf.unset(FORMAT)
+        else:
+            conf.set(FORMAT, before)
+
+
 def _link(source: str, target: str) -> None:
     if f"{os.sep}state{os.sep}" in source and "_metadata" not in source:
         os.link(source, target)
@@ -278,10 +297,8 @@ def _stores(spark: "SparkSession", copy: Path, operator: int) -> list[str]:
 
 
 def _digest(spark: "SparkSession", copy: Path, operator: int, store: str, batch: int) -> tuple[int, Any]:
-    """Return the rows of a store after a batch, and a sum over them that no order changes.
-
-    The option is the one by which Spark's own repartition reads: all column families, as bytes.
-    """
+    """Return the rows of a store after a batch, and a sum over them that no order changes."""
+    # The option is the one by which Spark's own repartition reads: all column families, as bytes.
     reader = spark.read.format("statestore").option("batchId", batch).option("operatorId", operator)
     frame = reader.option("storeName", store).option("_readAllColumnFamilies", "true").load(str(copy))
     columns = ", ".join(each for each in frame.columns if each not in ("partition_id", "partition_key"))

@@ -17,6 +17,7 @@ from elastream.core.wording import counted, percent
 from elastream.errors import InputError, in_one_line
 from elastream.recording.directory import RunDirectory
 from elastream.recording.manifest import read_manifest
+from elastream.recording.paths import path_of
 from elastream.spark.telemetry.state_files import file_size, files_of, size_and_rows
 from elastream.spark.worker.composition import latest_batch
 
@@ -111,6 +112,16 @@ class CheckpointState:
         return sentences
 
 
+def local_folder(place: Path) -> Path:
+    """Return the folder of a path or `file:` address."""
+    folder = path_of(place)
+    if not isinstance(folder, Path):
+        raise InputError(f"{folder} is not on this machine: only checkpoints on a local disk can be read")
+    if not folder.is_dir():
+        raise InputError(f"there is no folder {folder}")
+    return folder
+
+
 def checkpoints_of(place: Path) -> Mapping[str, Path]:
     """Return the checkpoints in a run's folder by query, or the checkpoint `place` itself under an empty name.
 
@@ -121,6 +132,8 @@ def checkpoints_of(place: Path) -> Mapping[str, Path]:
         return {"": place}
     directory = RunDirectory(place)
     if not directory.manifest.is_file():
+        if whole := next((each for each in place.parents if is_checkpoint(each)), None):
+            raise InputError(f"{place} is a part of the checkpoint {whole}: name that one")
         raise InputError(f"{place} is no checkpoint and no run: it has neither offsets and metadata nor run.json")
     if address := read_manifest(directory).files:
         raise InputError(f"the checkpoints of {place} are at {address}: only local ones can be read")
@@ -147,11 +160,13 @@ def checkpoint_state(folder: Path) -> CheckpointState:
         batch, committed = latest_batch(folder), latest_batch(folder, "commits")
         if batch < 0:
             raise InputError(f"{folder} has no batch yet: the query has not begun")
-        lines = (folder / "offsets" / str(batch)).read_text(encoding="utf-8").splitlines()
+        offsets = folder / "offsets" / str(batch)
+        lines = offsets.read_text(encoding="utf-8").splitlines()
         if len(lines) < 2 or not lines[0].startswith("v"):
-            raise InputError(f"{folder / 'offsets' / str(batch)} is torn, or of a Spark that is not supported")
+            raise InputError(f"{offsets} is torn, or of a Spark that is not supported")
         settings = json.loads(lines[1]).get("conf", {})
-        width = int(settings.get(WIDTH, 0))
+        if (width := int(settings.get(WIDTH, 0))) < 1:
+            raise InputError(f"{offsets} names no number of state partitions: it is of a Spark that is not supported")
         operators = tuple(_operators(folder, committed, width))
     except (OSError, ValueError, KeyError, AttributeError) as error:
         raise InputError(f"{folder} cannot be read as a checkpoint: {in_one_line(error)}") from error

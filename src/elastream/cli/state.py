@@ -33,11 +33,11 @@ FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 def state(place: Place, as_json: AsJson = False) -> None:
     """Show the state in a checkpoint: partitions, rows, bytes, skew, and what a move would load.
 
-    It reads files only. Rows are those of the newest snapshots; unknown where the store does not track them.
+    Rows are those of the newest snapshots; unknown where the store does not track them.
     """
-    from elastream.checkpoints.state import checkpoint_state, checkpoints_of
+    from elastream.checkpoints.state import checkpoint_state, checkpoints_of, local_folder
 
-    states = {name: checkpoint_state(folder) for name, folder in checkpoints_of(place).items()}
+    states = {name: checkpoint_state(folder) for name, folder in checkpoints_of(local_folder(place)).items()}
     if as_json:
         print_json([_described(name, each) for name, each in states.items()])
         return
@@ -50,16 +50,17 @@ def repartition(context: typer.Context, place: Place, partitions: Partitions, sk
 
     The checkpoint changes whole or not at all. The one before stays beside it.
 
-    A query that was stopped under load has usually cut off a batch. With --skip-open-batch its records come again in the
-    next batch, so its sink must tolerate repeated records, as updated results do.
+    A query stopped under load has usually cut off a batch. With --skip-open-batch its records come again, so its sink must
+    tolerate repeated ones, as updated results do.
     """
     from elastream.api.folder import PARTITIONS
     from elastream.checkpoints.repartition import check_repartition
     from elastream.checkpoints.repartition import repartition as change
-    from elastream.checkpoints.state import checkpoint_state, checkpoints_of
+    from elastream.checkpoints.state import checkpoint_state, checkpoints_of, local_folder
     from elastream.recording.directory import RunDirectory
     from elastream.recording.manifest import read_manifest, run_lock, write_manifest
 
+    place = local_folder(place)
     folders, directory = checkpoints_of(place), RunDirectory(place)
     is_run = directory.manifest.is_file()
     with ExitStack() as stack:
@@ -104,7 +105,7 @@ def _show(name: str, state: "CheckpointState") -> None:
             each.name,
             str(len(each.partitions)),
             "–" if each.rows != each.rows else f"{each.rows:,.0f}",
-            f"{each.bytes / 1e6:,.2f}",
+            "–" if each.bytes != each.bytes else f"{each.bytes / 1e6:,.2f}",
             "–" if each.skew != each.skew else f"{each.skew:.2f}",
             str(max((part.logs for part in each.partitions), default=0)),
             clock(max(ages)) if ages else "none",

@@ -10,12 +10,14 @@ from numbers import Real
 from typing import Any
 
 from elastream.control.scaling import ScalingLimits
-from elastream.core.action import Action, CancelDrain, DrainHost, LeaseHost, ReleaseHost, malformed
+from elastream.core.action import Action, CancelDrain, DrainHost, LeaseHost, MoveTask, ReleaseHost, SetTokens, malformed
 from elastream.core.decision import Proposal, Unknown
 from elastream.core.hosts import HostState
-from elastream.core.memory import shortage
+from elastream.core.memory import overfull, shortage
 from elastream.core.observation import Observation
 from elastream.core.plant import Plan
+from elastream.core.ring import Ring
+from elastream.core.task_id import TaskId
 from elastream.core.wording import at_most, counted
 from elastream.units import format_duration
 
@@ -83,6 +85,18 @@ class _Plan:
     def state(self, host: str) -> HostState | None:
         lease = self.observation.leases.get(host)
         return lease.state if lease else None
+
+    def moves(self, *actions: Action) -> dict[TaskId, str]:
+        """Return the host of each task that `actions` place."""
+        hosts: dict[TaskId, str] = {}
+        for action in actions:
+            match action:
+                case MoveTask(task, host):
+                    hosts[task] = host
+                case SetTokens(operator, tokens):
+                    owners = Ring(dict(tokens)).hosts_of(self.observation.context.partitions[operator])
+                    hosts |= {TaskId(operator, index): host for index, host in enumerate(owners)}
+        return hosts
 
     def takes_tasks(self, host: str) -> bool:
         running = self.state(host) is HostState.RUNNING
@@ -187,6 +201,8 @@ def out_of_bounds(action: Action, plan: _Plan) -> str:
 
 
 def short_of_memory(action: Action, plan: _Plan) -> str:
+    if moves := plan.moves(action):
+        return overfull(plan.observation, plan.moves(*plan.under_way, *plan.granted) | moves)
     if not isinstance(action, DrainHost | ReleaseHost) or plan.state(action.host) is not HostState.RUNNING:
         return ""
     return "" if DrainHost(action.host) in plan.granted else shortage(plan.observation, {action.host, *plan.leaving})

@@ -10,12 +10,14 @@ from elastream.core.frames import Floats, Integers
 from elastream.core.hosts import HostState
 from elastream.core.metrics import Metric
 from elastream.core.observation import Observation
+from elastream.core.task_id import TaskId
 from elastream.core.wording import counted
 
 # Share of a host's limit that a release leaves free: for garbage, records under way and growth until the next round. Of a
 # container that counts with the whole heap, only what is beside the heap: Spark's default is a tenth of it.
 RESERVE = 0.1
 MOVING = (HostState.DRAINING, HostState.RELEASING)
+MEASURED = (Metric.STATE_HEAP, Metric.STATE_OFF_HEAP)
 NAN = math.nan
 
 
@@ -60,7 +62,7 @@ class MemoryUse:
 def memory_uses(observation: Observation) -> tuple[MemoryUse, ...]:
     """Return the kinds of memory in which state and limits are known."""
     hosts, leases = observation.hosts, observation.leases
-    heap, native = (_state_by_task(observation, metric) for metric in (Metric.STATE_HEAP, Metric.STATE_OFF_HEAP))
+    heap, native = (_state_by_task(observation, metric) for metric in MEASURED)
     declared = _declared(observation) if not heap.any() and not native.any() else heap
     uses = []
     if heap.any():
@@ -101,6 +103,28 @@ def shortage(observation: Observation, leaving: Collection[str]) -> str:
                 else f"a partition of {stuck:.0f} MB of {use.kind} fits on none"
             )
             return f"memory: {counted(len(left), 'host')} would carry the load, {len(left) + 1} carry the state: {detail}"
+    return ""
+
+
+def overfull(observation: Observation, moves: Mapping[TaskId, str]) -> str:
+    """Return why the host of a move has no memory for its state, or ""."""
+    hosts, tasks = observation.hosts.rows, observation.tasks
+    if all(np.isnan(observation.operators.column(metric)).all() for metric in MEASURED):
+        return ""
+    pairs = [(tasks.rows.get(str(task), -1), hosts.get(host, -1)) for task, host in moves.items()]
+    rows, to = np.array([pair for pair in pairs if min(pair) >= 0], dtype=np.int64).reshape(-1, 2).T
+    at, count = tasks.host[rows], len(hosts)
+    for use in memory_uses(observation):
+        state = use.tasks[rows]
+        more = np.bincount(to, state, count) - np.bincount(at[at >= 0], state[at >= 0], count)
+        # Processes alone may fill a reserve, and a host that fills no more than the fullest one is no worse.
+        fullest = np.fmax.reduce(use.used / use.limit)
+        for row in np.flatnonzero((more > 0) & (more > use.room) & (use.used + more > fullest * use.limit)).tolist():
+            room = max(0.0, float(use.room[row]))
+            return (
+                f"memory: {observation.hosts.ids[row]} may take {room:.0f} MB of {use.kind} more, "
+                f"and {more[row]:.0f} MB would move there"
+            )
     return ""
 
 

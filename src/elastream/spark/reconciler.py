@@ -193,7 +193,7 @@ class Reconciler:
                 continue  # a full heap would end the executor that takes it
             roomy = roomy or [max(others, key=room.__getitem__)]
             emptiest = min(roomy, key=lambda name: ((load[name] + weight) / power[name], name))
-            targets[task] = target = owner if owner is not None and owner in load else emptiest
+            targets[task] = target = owner if owner is not None and owner in roomy else emptiest
             load[target] += weight
             room[target] -= state.get(task, 0.0)
         self._placing.move_all(targets, f"{self._hosts.describe(host)} is leaving")
