@@ -189,12 +189,13 @@ def test_one_round_decides_nothing_and_fixed_arms_alone_are_not_compared():
 
 
 def test_page_and_figures_hold_every_run():
-    runs = suite.Suite(Setup(CLUSTER), [[[workload("q5")]]], [arm_of("fixed:1")])
+    runs = suite.Suite(Setup(CLUSTER, kafka="a:1"), [[[workload("q5")]]], [arm_of("fixed:1")])
     facts = suite.conditions(runs, "constant", {"disorder, s": 1.0})
     figures = json.loads(json.dumps(suite.figures_of([outcome(p50=float("nan"))], facts), allow_nan=False))
     assert figures["runs"][0]["service"]["p50"] is None
     assert figures["runs"][0]["service"]["throughput"] == 10.0
     assert figures["conditions"]["load"] == "constant, 100 events in 10 s"
+    assert figures["conditions"]["events"] == "through Kafka at a:1"
     page = render(suite.page_of("Nexmark", [outcome()], runs, facts))
     assert "two window aggregates in a row" in page
 
@@ -220,6 +221,11 @@ def test_page_and_figures_hold_every_run():
         (["--rate", "900G/s"], "is not a rate"),
         (["--rate", "900M/s"], "a rate of 900.00M/s is more than this machine can make: its"),
         (["--disorder", "9s"], "a disorder of 9 s"),
+        (["--queries", ""], "there is no query ''"),
+        (["--arms", ""], "there is no arm ''"),
+        (["--kafka", "broker"], "Kafka broker: 'broker' is not host:port"),
+        (["--kafka", "a:1,b:port"], "Kafka broker: 'b:port' is not host:port"),
+        (["--kafka", "127.0.0.1:1", "--rate", "1M/s"], "is more than one producer for Kafka can make: it makes"),
     ],
 )
 def test_bad_arguments_end_with_one_sentence_and_status_2(arguments, sentence):

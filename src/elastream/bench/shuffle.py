@@ -114,9 +114,8 @@ class Shuffle:
         kind = f"{self.consumers} x {self.state_each} bytes in `transformWithState` on RocksDB"
         return f"every {self.every} records of a consumer: count, sum, first and last number", kind, "-"
 
-    def make(self, count: int) -> None:
-        for _ in self.records.batches("record", 0, count):
-            pass
+    def make(self, count: int) -> Iterator[pa.RecordBatch]:
+        return self.records.batches("record", 0, count)
 
     def check(self) -> None:
         if not hasattr(GroupedData, "transformWithStateInPandas"):

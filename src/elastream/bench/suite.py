@@ -6,6 +6,7 @@ import platform
 import random
 import statistics
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -14,11 +15,13 @@ from typing import Any
 import pyspark
 
 from elastream.bench.arms import DYNAMIC_ALLOCATION, Arm
+from elastream.bench.kafka import check_broker, messages
 from elastream.bench.runs import IN_TIME, Groups, Outcome, Setup, run
 from elastream.bench.workload import Workload
 from elastream.errors import InputError
 from elastream.evaluation.checks import MeanInterval
 from elastream.evaluation.page import Page, Prose, Table
+from elastream.spark.dataflow.kafka import check_servers
 from elastream.units import format_rate
 
 MEASURED_EVENTS = 100_000
@@ -65,23 +68,31 @@ def highest_rate(workload: Workload) -> float:
     return max(max(piece.first, piece.last) for piece in workload.load.pieces)
 
 
-def check(workloads: Sequence[Workload]) -> None:
+def check(workloads: Sequence[Workload], kafka: str = "") -> None:
     """Check that this machine can run workloads.
 
+    Args:
+        kafka: Servers of the broker that carries the events, if any; a single process makes them then.
+
     Raises:
-        EnvironmentProblem: The PySpark at hand lacks what one needs.
-        InputError: It cannot make their events as fast as they fall due, by a measurement.
+        EnvironmentProblem: The PySpark at hand lacks what one needs, or no broker answers.
+        InputError: Events cannot be made as fast as they fall due, by a measurement; or a server is not host:port.
     """
     for workload in workloads:
         workload.check()
-    rate = max(map(highest_rate, workloads))
-    cores, since = os.cpu_count() or 1, time.process_time()
-    workloads[0].make(MEASURED_EVENTS)
+    if kafka:
+        check_servers(kafka, "Kafka broker")
+    rate, cores = max(map(highest_rate, workloads)), 1 if kafka else os.cpu_count() or 1
+    since = time.process_time()
+    for batch in workloads[0].make(MEASURED_EVENTS):
+        if kafka:
+            deque(messages(batch), maxlen=0)
     most = cores * MEASURED_EVENTS / max(time.process_time() - since, 1e-9)
     if rate > most:
-        raise InputError(
-            f"a rate of {format_rate(rate)} is more than this machine can make: its {cores} cores make {format_rate(most)}"
-        )
+        who = "one producer for Kafka can make: it makes" if kafka else f"this machine can make: its {cores} cores make"
+        raise InputError(f"a rate of {format_rate(rate)} is more than {who} {format_rate(most)}")
+    if kafka:
+        check_broker(kafka)
 
 
 COLUMNS = (
@@ -198,6 +209,7 @@ def conditions(suite: Suite, shape: str, more: Mapping[str, object]) -> Mapping[
         "target latency, s": suite.setup.target_latency,
         "executors": f"at most {cluster.max_hosts} of {host.cores:g} cores and {host.memory:g} MB",
         "cluster": cluster.master or "local hosts",
+        "events": f"through Kafka at {suite.setup.kafka}" if suite.setup.kafka else "made where they are read",
         "state partitions": cluster.partitions,
         "killed hosts": suite.setup.kills,
         "scaled out and in": suite.setup.scales,

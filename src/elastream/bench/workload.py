@@ -94,7 +94,7 @@ class Workload(Protocol):
     def facts(self) -> tuple[str, str, str]:
         """Contents of a row, kind of state, and limits of Spark, for the page."""
 
-    def make(self, count: int) -> None:
+    def make(self, count: int) -> Iterator[pa.RecordBatch]:
         """Make the first `count` events, to see how fast that is."""
 
     def check(self) -> None:

@@ -127,8 +127,8 @@ class Arms(Conditions):
         from elastream.bench.runs import Setup
         from elastream.bench.suite import Suite, check
 
-        chosen: tuple[Arm, ...] = tuple(dict.fromkeys(map(arm_of, (self.arms or arms).split(","))))
-        check(workloads)
+        chosen: tuple[Arm, ...] = tuple(dict.fromkeys(map(arm_of, (arms if self.arms is None else self.arms).split(","))))
+        check(workloads, self.kafka)
         if self.kill and self.master:
             raise InputError("--kill kills local hosts: leave out --master")
         if self.scale and not all(arm.piloted and not arm.hosts for arm in chosen):
@@ -190,7 +190,7 @@ def nexmark(
     from elastream.bench.nexmark.queries import QUERIES
     from elastream.bench.nexmark.workload import Nexmark, queries_of
 
-    chosen = queries_of(queries or ",".join(QUERIES))
+    chosen = queries_of(",".join(QUERIES) if queries is None else queries)
     load = options.pattern(QUICK_RATE, QUICK_SECONDS) if quick else options.pattern()
     events = Events(options.seed, load, disorder)
     workloads = [Nexmark(query, events, target) for query, target in chosen.items()]
@@ -240,7 +240,7 @@ def demand(
 
     highest = options.rate or RATE
     at = [(highest * part, _workload(workload, options, part)) for part in [(n + 1) / loads for n in range(loads)]]
-    check([workload for _, workload in at])
+    check([workload for _, workload in at], options.kafka)
     setup = Setup(options.cluster(up_to, up_to), options.target_latency, kafka=options.kafka)
     console = make_console(stderr=options.json_file == STDOUT)
     with progress_bar(console) as progress:

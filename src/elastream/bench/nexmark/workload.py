@@ -2,11 +2,12 @@
 
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import pandas as pd
+import pyarrow as pa
 import pyspark
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -83,10 +84,9 @@ class Nexmark:
     def facts(self) -> tuple[str, str, str]:
         return self.query.title, self.query.state, self.query.limits or "-"
 
-    def make(self, count: int) -> None:
+    def make(self, count: int) -> Iterator[pa.RecordBatch]:
         for kind in KINDS:
-            for _ in Events(self.events.seed).batches(kind, 0, count):
-                pass
+            yield from Events(self.events.seed).batches(kind, 0, count)
 
     def check(self, grouped: type = GroupedData, functions: Any = F) -> None:
         if self.query.python_state and not hasattr(grouped, "transformWithStateInPandas"):
