@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastream.bench import suite
-from elastream.bench.arms import Causes, Cluster, Pool, Scripted, arm_of
+from elastream.bench.arms import Causes, Cluster, Pool, Scripted, arm_of, wait
 from elastream.bench.nexmark.events import Events
 from elastream.bench.nexmark.workload import Nexmark, queries_of, query_of
 from elastream.bench.runs import Outcome, Setup, costs_of, pools_of, shares_of
@@ -240,6 +240,11 @@ def test_a_rate_within_the_measured_ceiling_is_allowed():
         suite.check([workload("q0")])
     with pytest.raises(InputError, match=r"cores make .*/s"):
         suite.check([workload("q0"), workload("q1", rate=1e12)])
+
+
+def test_a_cluster_without_room_is_named_with_its_reason():
+    with pytest.raises(EnvironmentProblem, match="executors on 2 hosts did not come within 0 s: the master has no worker"):
+        wait(lambda: False, "executors on 2 hosts", reason=lambda: "the master has no worker", timeout=0.0)
 
 
 def test_a_spark_without_transform_with_state_is_named():

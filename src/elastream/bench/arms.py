@@ -37,6 +37,7 @@ from elastream.policies.static import missing_hosts
 from elastream.recording.observer import Observer
 from elastream.spark.dataflow.kafka import with_connector
 from elastream.spark.hosts.warmup import warm_up
+from elastream.spark.jvm.cluster_manager import pending_reason
 from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.jvm.executor_use import ExecutorUse
 from elastream.spark.jvm.executors import AllocationClient, Executor, Executors
@@ -203,7 +204,12 @@ class Session:
         """Wait for the executors with which the arm begins, and follow them from then on."""
         first = self._arm.hosts or 1
         most = first if self._arm.dynamic else self._cluster.most(self._arm)  # a master grants all at once otherwise
-        wait(lambda: len(self._executors.look()) >= most, f"executors on {most} hosts")
+        pending = pending_reason(self.spark)
+        wait(
+            lambda: len(self._executors.look()) >= most,
+            f"executors on {most} hosts",
+            lambda: pending(len(self._executors.look())).reason,
+        )
         if first < most:
             self._give_back(first)
         self._thread.start()
@@ -386,10 +392,13 @@ def _scheduling(pools: Sequence[Pool], file: Path) -> Mapping[str, str]:
     return {"spark.scheduler.mode": "FAIR", "spark.scheduler.allocation.file": file.as_uri()}
 
 
-def wait(holds: Callable[[], bool], what: str) -> None:
-    """Wait until `holds()`. Raises EnvironmentProblem after START_TIMEOUT_S."""
-    until = time.monotonic() + START_TIMEOUT_S
+def wait(
+    holds: Callable[[], bool], what: str, reason: Callable[[], str] = lambda: "", timeout: float = START_TIMEOUT_S
+) -> None:
+    """Wait until `holds()`. Raises EnvironmentProblem, with the newest reason, after `timeout` seconds."""
+    until = time.monotonic() + timeout
     while not holds():
-        if time.monotonic() > until:
-            raise EnvironmentProblem(f"{what} did not come within {START_TIMEOUT_S:g} s")
+        why = reason()
+        if time.monotonic() >= until:
+            raise EnvironmentProblem(f"{what} did not come within {timeout:g} s" + (f": {why}" if why else ""))
         time.sleep(0.2)
