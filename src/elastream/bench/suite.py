@@ -237,9 +237,13 @@ def page_of(title: str, outcomes: Sequence[Outcome], suite: Suite, facts: Mappin
             *remarks,
             *([compared] if (compared := against(outcomes)) else []),
             Table("Workloads", ("workload", "rows", "state", "limits of Spark"), workloads),
-            Table("Conditions", ("condition", "value"), tuple((name, str(value)) for name, value in facts.items())),
+            conditions_table(facts),
         ),
     )
+
+
+def conditions_table(facts: Mapping[str, Any]) -> Table:
+    return Table("Conditions", ("condition", "value"), tuple((name, str(value)) for name, value in facts.items()))
 
 
 def figures_of(outcomes: Sequence[Outcome], facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -234,7 +234,7 @@ def demand(
     """Search for the fewest executors that hold the target latency, by load."""
     from elastream.bench import demand as demands
     from elastream.bench.runs import Setup
-    from elastream.bench.suite import check
+    from elastream.bench.suite import Suite, check, conditions
     from elastream.dashboard.console import make_console
     from elastream.dashboard.progress import progress_bar
 
@@ -242,15 +242,18 @@ def demand(
     at = [(highest * part, _workload(workload, options, part)) for part in [(n + 1) / loads for n in range(loads)]]
     check([workload for _, workload in at], options.kafka)
     setup = Setup(options.cluster(up_to, up_to), options.target_latency, kafka=options.kafka)
+    highest_first = [[[workload]] for _, workload in reversed(at)]
+    facts = conditions(Suite(setup, highest_first, (), repetitions, options.seed), options.load, {"loads": loads})
     console = make_console(stderr=options.json_file == STDOUT)
     with progress_bar(console) as progress:
         results = demands.demand(at, setup, up_to, repetitions, progress, autopilot=autopilot)
     fewest = demands.table_of(results, setup.cluster.host.cores, options.target_latency, up_to)
     elastic = demands.elastic_table(results, options.target_latency)
-    tables, outcomes = [fewest, *([] if elastic is None else [elastic])], [run for each in results for run in each.all_runs]
+    tables = [fewest, *([] if elastic is None else [elastic]), demands.runs_table(results, options.target_latency)]
+    outcomes = [run for each in results for run in each.all_runs]
     _show(console, tables, outcomes)
-    page = demands.page_of(workload, results, tables, setup.cluster.host.cores)
-    _write(console, options, demands.figures_of(workload, results), page)
+    page = demands.page_of(workload, results, tables, setup.cluster.host.cores, facts)
+    _write(console, options, demands.figures_of(workload, results, facts), page)
     if any(outcome.correct is False for outcome in outcomes):
         raise typer.Exit(MISSED_STATUS)
 
