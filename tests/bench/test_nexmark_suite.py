@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -232,6 +233,13 @@ def test_bad_arguments_end_with_one_sentence_and_status_2(arguments, sentence):
     result = bench(*arguments)
     assert result.exit_code == 2
     assert sentence in " ".join(result.stderr.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(("share", "refused"), [(0.0, False), (0.01, True)])
+def test_late_events_behind_the_watermark_are_refused(share, refused):
+    events = Events(load=LOAD, disorder=1.0, late_share=share, late_by=3.0)
+    with pytest.raises(InputError, match="a disorder of 4 s") if refused else nullcontext():
+        Nexmark(query_of("q5"), events)
 
 
 def test_a_rate_within_the_measured_ceiling_is_allowed():

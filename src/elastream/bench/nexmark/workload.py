@@ -50,7 +50,7 @@ class Nexmark:
     """A query of Nexmark over events with a load that ends, and with a target latency of its own (seconds), if any.
 
     Raises:
-        InputError: The events' disorder is as long as the watermark's delay.
+        InputError: Events may be as late as the watermark's delay.
     """
 
     query: Query
@@ -58,10 +58,9 @@ class Nexmark:
     target_latency: float | None = None
 
     def __post_init__(self) -> None:
-        if self.events.disorder >= WATERMARK_S:
+        if (latest := self.events.longest_delay) >= WATERMARK_S:
             raise InputError(
-                f"a disorder of {self.events.disorder:g} s: events behind the watermark, which follows by {WATERMARK_S} s, "
-                "have no answer"
+                f"a disorder of {latest:g} s: events behind the watermark, which follows by {WATERMARK_S} s, have no answer"
             )
 
     @property
