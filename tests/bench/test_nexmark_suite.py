@@ -15,7 +15,7 @@ from elastream.bench import suite
 from elastream.bench.arms import Causes, Cluster, Pool, Scripted, arm_of, wait
 from elastream.bench.nexmark.events import Events
 from elastream.bench.nexmark.workload import Nexmark, queries_of, query_of
-from elastream.bench.runs import Outcome, Setup, costs_of, pools_of, shares_of
+from elastream.bench.runs import Outcome, Setup, costs_of, pools_of, shares_of, trigger_interval
 from elastream.bench.service import Batch, Service, batches_of, service
 from elastream.bench.shapes import SHAPES, load_of
 from elastream.clouds.provider import SMALL
@@ -106,6 +106,11 @@ def test_queries_may_have_targets_of_their_own():
     assert [setup.target(workload("q0", target=each)) for each in (None, 20.0)] == [5.0, 20.0]
     (row,) = suite.table_of([replace(outcome(), target=20.0)], 5.0).rows
     assert row[0] == "q5 (within 20 s)"
+
+
+@pytest.mark.parametrize(("target", "interval"), [(5.0, 2000), (6.0, 2400), (0.0001, 1)])
+def test_trigger_is_an_interval_that_spark_reads(target, interval):
+    assert trigger_interval(target) == f"{interval} milliseconds"
 
 
 def test_scripted_autopilot_scales_out_and_in_as_requested():
@@ -222,6 +227,7 @@ def test_page_and_figures_hold_every_run():
         (["--rate", "900G/s"], "is not a rate"),
         (["--rate", "900M/s"], "a rate of 900.00M/s is more than this machine can make: its"),
         (["--disorder", "9s"], "a disorder of 9 s"),
+        (["--folder", "/nowhere"], "'/nowhere' does not exist"),
         (["--queries", ""], "there is no query ''"),
         (["--arms", ""], "there is no arm ''"),
         (["--kafka", "broker"], "Kafka broker: 'broker' is not host:port"),
