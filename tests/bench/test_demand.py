@@ -18,7 +18,7 @@ LOAD = constant("10/s", lasts=40.0)
 
 
 def outcome(growth=0.0, p99=1.0, correct=True, arm="fixed:1", host_seconds=10.0):
-    return Outcome("q5", arm, Service(100, 10.0, 1.0, 1.0, p99, 1.5, 0, growth), host_seconds, 1.0, 1, correct)
+    return Outcome("q5", arm, Service(100, 10.0, 1.0, 1.0, p99, 1.5, 0, growth), host_seconds, 1.0, 1, correct, rows=3)
 
 
 @given(need=st.integers(1, 9), low=st.integers(1, 4), high=st.integers(4, 8))

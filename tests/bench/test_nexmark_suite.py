@@ -159,12 +159,13 @@ def test_table_has_medians_and_marks_wrong_answers():
         outcome(p50=2.0),
         outcome("q10", correct=False),
         outcome("q8", correct=None),
+        replace(outcome("q11"), rows=0),
     ]
     table = suite.table_of(outcomes, 5.0)
-    assert [row[0] for row in table.rows] == ["q5", "q8", "q10"]
-    assert [row[-1] for row in table.rows] == ["correct", "incomplete", "WRONG"]
+    assert [row[0] for row in table.rows] == ["q5", "q8", "q10", "q11"]
+    assert [row[-1] for row in table.rows] == ["correct", "incomplete", "WRONG", "no rows"]
     assert table.rows[0][3] == "2.00"
-    assert table.good == (None, None, False)
+    assert table.good == (None, None, False, None)
 
 
 def test_arms_that_scale_are_compared_with_the_best_fixed_arm_by_round():

@@ -71,9 +71,6 @@ def highest_rate(workload: Workload) -> float:
 def check(workloads: Sequence[Workload], kafka: str = "") -> None:
     """Check that this machine can run workloads.
 
-    Args:
-        kafka: Servers of the broker that carries the events, if any; a single process makes them then.
-
     Raises:
         EnvironmentProblem: The PySpark at hand lacks what one needs, or no broker answers.
         InputError: Events cannot be made as fast as they fall due, by a measurement; or a server is not host:port.
@@ -151,7 +148,9 @@ def _row(group: Sequence[Outcome], target: float) -> tuple[str, ...]:
 def _verdict(group: Sequence[Outcome]) -> str:
     if any(each.correct is False for each in group):
         return "WRONG"
-    return "incomplete" if any(each.correct is None for each in group) else "correct"
+    if any(each.correct is None for each in group):
+        return "incomplete"
+    return "correct" if any(each.rows for each in group) else "no rows"
 
 
 def against(outcomes: Sequence[Outcome]) -> Table | None:
