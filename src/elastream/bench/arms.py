@@ -1,7 +1,4 @@
-"""Arms of the benchmark: the ways in which a query gets its executors, on local hosts or on a Standalone cluster.
-
-Local hosts are workers of a Standalone master on this machine.
-"""
+"""Arms of the benchmark: ways in which a query gets its executors, on local hosts or a Standalone cluster."""
 
 import threading
 import time
@@ -99,7 +96,7 @@ class Arm:
 
     @property
     def piloted(self) -> bool:
-        """Return True if Autopilot watches: a watched arm has it move state, but neither add executors nor remove them."""
+        """Return True if Autopilot watches; in a watched arm it moves state, but adds and removes no executors."""
         return self.name.startswith(("autopilot", "watched"))
 
 
@@ -172,7 +169,7 @@ class Scripted(Policy):
 
 @dataclass
 class Causes(Observer):
-    """An observer of Autopilot that keeps the most frequent sentence on why each query is late."""
+    """Most frequent sentence of Autopilot on why each query is late."""
 
     sentences: dict[str, Counter[str]] = field(default_factory=dict)
 

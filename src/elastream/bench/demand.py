@@ -123,7 +123,7 @@ def table_of(demands: Sequence[Demand], cores: float, target_latency: float, up_
 
 
 def runs_table(demands: Sequence[Demand], target_latency: float) -> Table:
-    """Return the figures of all runs, by load and arm: medians over repetitions."""
+    """Return the figures of all runs by load and arm."""
     tables = [(format_rate(each.rate), suite.table_of(each.all_runs, target_latency)) for each in demands]
     rows = tuple((f"{name} at {rate}", *rest) for rate, table in tables for name, *rest in table.rows)
     return Table(tables[0][1].caption, suite.COLUMNS, rows, tuple(mark for _, table in tables for mark in table.good))

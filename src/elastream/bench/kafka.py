@@ -1,7 +1,6 @@
 """Events of the benchmark in Kafka: topics of a run, a producer process, and streams that read them.
 
-Each kind of event has a topic of its own, made for the run and deleted after it. Events are JSON, and fall due as the load
-says; the closing row follows the last.
+Each kind of event has a topic, made for the run and deleted after it. Events are JSON; the closing row follows the last.
 """
 
 import base64

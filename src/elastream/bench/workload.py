@@ -47,7 +47,7 @@ class Reading:
     Attributes:
         control: Folder of the sources' files, which tasks read too.
         checkpoint: Checkpoint of the query, whose commits date batches.
-        kafka: Servers of a Kafka broker whose topics are read; empty: events are made where they are read.
+        kafka: Servers of a Kafka broker whose topics are read, if any.
     """
 
     control: Path

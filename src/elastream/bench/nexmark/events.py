@@ -108,7 +108,7 @@ class Events:
 
     @property
     def longest_delay(self) -> float:
-        """Return the longest time that an event's time may lie before its due time (seconds)."""
+        """Return how long an event's time may lie before its due time (seconds)."""
         return self.disorder + (self.late_by if self.late_share else 0.0)
 
     @property
