@@ -98,3 +98,9 @@ def test_rate_that_no_machine_makes_ends_before_a_cluster_starts():
     result = invoke("bench", "demand", "shuffle", "--rate", "900M/s")
     assert result.exit_code == 2
     assert "is more than this machine can make" in result.stderr
+
+
+def test_load_with_too_few_batches_to_see_a_lag_grow_is_refused():
+    result = invoke("bench", "demand", "shuffle", "--lasts", "15s", "--rate", "10/s")
+    assert result.exit_code == 2
+    assert "a load of 15 s has too few batches to see lag grow: let it last 16 s or longer" in result.stderr

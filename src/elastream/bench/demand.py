@@ -15,13 +15,15 @@ import numpy as np
 
 from elastream.bench import suite
 from elastream.bench.arms import Arm, arm_of
-from elastream.bench.runs import Outcome, Setup, run
+from elastream.bench.runs import BATCH_SHARE, Outcome, Setup, run
 from elastream.bench.workload import Workload
+from elastream.errors import InputError
 from elastream.evaluation.page import Page, Table
 from elastream.report.plots import Curve, Plot
 from elastream.units import format_rate
 
 GROWTH = 0.01  # of the load, that the lag may grow by
+BATCHES = 4  # in half a load, through three of which a line is drawn
 
 Tell = Callable[[str, int, int], None]
 
@@ -62,7 +64,12 @@ def holds(outcome: Outcome, target_latency: float) -> bool:
 def demand(
     at: Sequence[tuple[float, Workload]], setup: Setup, up_to: int, repetitions: int, tell: Tell, *, autopilot: bool = False
 ) -> Sequence[Demand]:
-    """Measure the demand of workloads at rising rates, by binary search."""
+    """Measure the demand of workloads at rising rates, by binary search. Raises InputError if a load is too short."""
+    least = 2 * BATCHES * BATCH_SHARE * setup.target_latency
+    for _, workload in at:
+        if (seconds := workload.load.seconds) < least:
+            lacks = f"a load of {seconds:g} s has too few batches to see lag grow"
+            raise InputError(f"{lacks}: let it last {least:g} s or longer, or lower the target latency")
     demands, low, total = [], 1, len(at) * repetitions
     for number, (rate, workload) in enumerate(at):
         trials, elastic = [], []

@@ -128,7 +128,7 @@ class Job:
 
 
 def run(setup: Setup, groups: Groups, arm: Arm, tell: Tell) -> list[Outcome]:
-    """Run groups of workloads under `arm` in one session, and compare the rows of each workload with its answer.
+    """Run groups of workloads under `arm` in one session, and compare their rows with the answers.
 
     Raises:
         EnvironmentProblem: Spark or an executor does not start, or a query fails.

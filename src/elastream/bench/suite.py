@@ -45,7 +45,7 @@ class Suite:
 
     @property
     def runs(self) -> list[tuple[Groups, Arm]]:
-        """Return all runs, each round in a random order of its own."""
+        """Return all runs, each round in a random order."""
         order = random.Random(self.seed)
         pairs = [(groups, arm) for groups in self.sessions for arm in self.arms]
         return [pair for _ in range(self.rounds) for pair in order.sample(pairs, len(pairs))]
@@ -197,7 +197,7 @@ def against(outcomes: Sequence[Outcome]) -> Table | None:
 
 
 def conditions(suite: Suite, shape: str, more: Mapping[str, object]) -> Mapping[str, Any]:
-    """Return the conditions of the runs, `more` among them, and facts about the machine."""
+    """Return the conditions of the runs, with `more`, and facts about the machine."""
     load, cluster = suite.workloads[0].load, suite.setup.cluster
     host = cluster.host
     return {
