@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastream.bench.demand import Demand, elastic_table, fewest, figures_of, holds, page_of, table_of
+from elastream.bench.demand import Demand, elastic_table, fewest, figures_of, holds, page_of, runs_table, table_of
 from elastream.bench.runs import Outcome
 from elastream.bench.service import Batch, Service, lag_growth
 from elastream.evaluation.page import render
@@ -18,7 +18,7 @@ LOAD = constant("10/s", lasts=40.0)
 
 
 def outcome(growth=0.0, p99=1.0, correct=True, arm="fixed:1", host_seconds=10.0):
-    return Outcome("q5", arm, Service(100, 10.0, 1.0, 1.0, p99, 1.5, 0, growth), host_seconds, 1.0, 1, correct)
+    return Outcome("q5", arm, Service(100, 10.0, 1.0, 1.0, p99, 1.5, 0, growth), host_seconds, 1.0, 1, correct, rows=3)
 
 
 @given(need=st.integers(1, 9), low=st.integers(1, 4), high=st.integers(4, 8))
@@ -60,8 +60,21 @@ def test_table_page_and_figures_show_every_repetition():
     ]
     assert [row[4] for row in table.rows] == ["10", "-"]
     assert elastic_table(demands, 5.0) is None
-    assert "Demand of nexmark:q5" in render(page_of("nexmark:q5", demands, [table], 0.5))
-    assert json.dumps(figures_of("nexmark:q5", demands), allow_nan=False)
+    page = render(page_of("nexmark:q5", demands, [table], 0.5, {"rounds": 3}))
+    assert "Demand of nexmark:q5" in page
+    assert "rounds" in page
+    figures = json.loads(json.dumps(figures_of("nexmark:q5", demands, {"rounds": 3}), allow_nan=False))
+    assert figures["conditions"] == {"rounds": 3}
+
+
+def test_runs_of_each_load_stand_with_their_service_and_answers():
+    demands = [Demand(1000.0, (1,), (outcome(),)), Demand(2000.0, (2,), (outcome(correct=False, arm="fixed:2"),))]
+    table = runs_table(demands, 5.0)
+    assert [(*row[:2], row[-1]) for row in table.rows] == [
+        ("q5 at 1000/s", "fixed:1", "correct"),
+        ("q5 at 2000/s", "fixed:2", "WRONG"),
+    ]
+    assert table.good == (None, False)
 
 
 def test_elastic_demand_stands_beside_the_fewest_that_are_fixed():
@@ -71,7 +84,7 @@ def test_elastic_demand_stands_beside_the_fewest_that_are_fixed():
     table = elastic_table(demands, 5.0)
     assert [row[1:4] for row in table.rows] == [("1.60", "16", "0.40"), ("1.60", "16", "-")]
     assert table.rows[0][-1] == "1 of 2"
-    assert "mean under Autopilot" in render(page_of("nexmark:q5", demands, [table], 0.5))
+    assert "mean under Autopilot" in render(page_of("nexmark:q5", demands, [table], 0.5, {}))
 
 
 @pytest.mark.parametrize("workload", ["nexmark", "nexmark:q99", "magic"])
@@ -85,3 +98,9 @@ def test_rate_that_no_machine_makes_ends_before_a_cluster_starts():
     result = invoke("bench", "demand", "shuffle", "--rate", "900M/s")
     assert result.exit_code == 2
     assert "is more than this machine can make" in result.stderr
+
+
+def test_load_with_too_few_batches_to_see_a_lag_grow_is_refused():
+    result = invoke("bench", "demand", "shuffle", "--lasts", "15s", "--rate", "10/s")
+    assert result.exit_code == 2
+    assert "a load of 15 s has too few batches to see lag grow: let it last 16 s or longer" in result.stderr

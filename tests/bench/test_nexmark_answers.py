@@ -7,7 +7,9 @@ import pytest
 
 from elastream.bench.comparison import BATCH, compare, final_rows
 from elastream.bench.nexmark.answers import ANSWERS
+from elastream.bench.nexmark.events import Events, kind_of
 from elastream.bench.nexmark.queries import QUERIES
+from elastream.bench.nexmark.workload import SIDE
 from support.nexmark_rows import ANSWERED, IN_PANDAS, VARIANTS, neutral_answer, neutral_table
 
 
@@ -20,6 +22,13 @@ def test_answer_in_pandas_is_the_neutral_one(name):
 
 def test_every_query_has_an_answer():
     assert set(QUERIES) == set(ANSWERS) == {f"q{number}" for number in range(23)}
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_answer_to_events_without_a_bid_is_empty(name):
+    inputs = [Events().table(kind_of(stream), 0, 4).to_pandas() for stream in QUERIES[name].streams]
+    answer = ANSWERS[name](*inputs, **({"side": SIDE} if name == "q13" else {}))
+    assert len(answer) == 0 or "bids" not in QUERIES[name].streams
 
 
 def test_comparison_counts_rows_that_differ_as_bags():

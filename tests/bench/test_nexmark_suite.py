@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -11,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastream.bench import suite
-from elastream.bench.arms import Causes, Cluster, Pool, Scripted, arm_of
+from elastream.bench.arms import Causes, Cluster, Pool, Scripted, arm_of, wait
 from elastream.bench.nexmark.events import Events
 from elastream.bench.nexmark.workload import Nexmark, queries_of, query_of
-from elastream.bench.runs import Outcome, Setup, costs_of, pools_of, shares_of
+from elastream.bench.runs import Outcome, Setup, costs_of, pools_of, shares_of, trigger_interval
 from elastream.bench.service import Batch, Service, batches_of, service
 from elastream.bench.shapes import SHAPES, load_of
 from elastream.clouds.provider import SMALL
@@ -107,6 +108,11 @@ def test_queries_may_have_targets_of_their_own():
     assert row[0] == "q5 (within 20 s)"
 
 
+@pytest.mark.parametrize(("target", "interval"), [(5.0, 2000), (6.0, 2400), (0.0001, 1)])
+def test_trigger_is_an_interval_that_spark_reads(target, interval):
+    assert trigger_interval(target) == f"{interval} milliseconds"
+
+
 def test_scripted_autopilot_scales_out_and_in_as_requested():
     plant, requested = FakePlant(partitions=6), [1]
     policy = ByLoad(hosts=Scripted(lambda: requested[0]))
@@ -153,12 +159,13 @@ def test_table_has_medians_and_marks_wrong_answers():
         outcome(p50=2.0),
         outcome("q10", correct=False),
         outcome("q8", correct=None),
+        replace(outcome("q11"), rows=0),
     ]
     table = suite.table_of(outcomes, 5.0)
-    assert [row[0] for row in table.rows] == ["q5", "q8", "q10"]
-    assert [row[-1] for row in table.rows] == ["correct", "incomplete", "WRONG"]
+    assert [row[0] for row in table.rows] == ["q5", "q8", "q10", "q11"]
+    assert [row[-1] for row in table.rows] == ["correct", "incomplete", "WRONG", "no rows"]
     assert table.rows[0][3] == "2.00"
-    assert table.good == (None, None, False)
+    assert table.good == (None, None, False, None)
 
 
 def test_arms_that_scale_are_compared_with_the_best_fixed_arm_by_round():
@@ -189,12 +196,13 @@ def test_one_round_decides_nothing_and_fixed_arms_alone_are_not_compared():
 
 
 def test_page_and_figures_hold_every_run():
-    runs = suite.Suite(Setup(CLUSTER), [[[workload("q5")]]], [arm_of("fixed:1")])
+    runs = suite.Suite(Setup(CLUSTER, kafka="a:1"), [[[workload("q5")]]], [arm_of("fixed:1")])
     facts = suite.conditions(runs, "constant", {"disorder, s": 1.0})
     figures = json.loads(json.dumps(suite.figures_of([outcome(p50=float("nan"))], facts), allow_nan=False))
     assert figures["runs"][0]["service"]["p50"] is None
     assert figures["runs"][0]["service"]["throughput"] == 10.0
     assert figures["conditions"]["load"] == "constant, 100 events in 10 s"
+    assert figures["conditions"]["events"] == "through Kafka at a:1"
     page = render(suite.page_of("Nexmark", [outcome()], runs, facts))
     assert "two window aggregates in a row" in page
 
@@ -220,6 +228,12 @@ def test_page_and_figures_hold_every_run():
         (["--rate", "900G/s"], "is not a rate"),
         (["--rate", "900M/s"], "a rate of 900.00M/s is more than this machine can make: its"),
         (["--disorder", "9s"], "a disorder of 9 s"),
+        (["--folder", "/nowhere"], "'/nowhere' does not exist"),
+        (["--queries", ""], "there is no query ''"),
+        (["--arms", ""], "there is no arm ''"),
+        (["--kafka", "broker"], "Kafka broker: 'broker' is not host:port"),
+        (["--kafka", "a:1,b:port"], "Kafka broker: 'b:port' is not host:port"),
+        (["--kafka", "127.0.0.1:1", "--rate", "1M/s"], "is more than one producer for Kafka can make: it makes"),
     ],
 )
 def test_bad_arguments_end_with_one_sentence_and_status_2(arguments, sentence):
@@ -228,12 +242,24 @@ def test_bad_arguments_end_with_one_sentence_and_status_2(arguments, sentence):
     assert sentence in " ".join(result.stderr.replace("│", " ").split())
 
 
+@pytest.mark.parametrize(("share", "refused"), [(0.0, False), (0.01, True)])
+def test_late_events_behind_the_watermark_are_refused(share, refused):
+    events = Events(load=LOAD, disorder=1.0, late_share=share, late_by=3.0)
+    with pytest.raises(InputError, match="a disorder of 4 s") if refused else nullcontext():
+        Nexmark(query_of("q5"), events)
+
+
 def test_a_rate_within_the_measured_ceiling_is_allowed():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         suite.check([workload("q0")])
     with pytest.raises(InputError, match=r"cores make .*/s"):
         suite.check([workload("q0"), workload("q1", rate=1e12)])
+
+
+def test_a_cluster_without_room_is_named_with_its_reason():
+    with pytest.raises(EnvironmentProblem, match="executors on 2 hosts did not come within 0 s: the master has no worker"):
+        wait(lambda: False, "executors on 2 hosts", reason=lambda: "the master has no worker", timeout=0.0)
 
 
 def test_a_spark_without_transform_with_state_is_named():

@@ -85,11 +85,15 @@ def test_the_version_is_the_package_s() -> None:
     assert (result.exit_code, result.stdout) == (0, f"elastream {__version__}\n")
 
 
-@pytest.mark.parametrize("command", [[], *([command.__name__] for command in COMMANDS)], ids=str)
+NESTED = [["bench", "nexmark"], ["guards", "check"], ["tables", "set"]]
+
+
+@pytest.mark.parametrize("command", [[], *([command.__name__] for command in COMMANDS), *NESTED], ids=str)
 def test_every_command_has_help(command: list[str]) -> None:
     result = invoke(*command, "--help")
     assert result.exit_code == 0
     assert "Usage:" in result.stdout
+    assert not command or "env var" not in result.stdout
 
 
 def test_help_and_version_load_no_engine_and_no_templates() -> None:

@@ -1,7 +1,4 @@
-"""Arms of the benchmark: the ways in which a query gets its executors, on local hosts or on a Standalone cluster.
-
-Local hosts are workers of a Standalone master on this machine.
-"""
+"""Arms of the benchmark: ways in which a query gets its executors, on local hosts or a Standalone cluster."""
 
 import threading
 import time
@@ -37,6 +34,7 @@ from elastream.policies.static import missing_hosts
 from elastream.recording.observer import Observer
 from elastream.spark.dataflow.kafka import with_connector
 from elastream.spark.hosts.warmup import warm_up
+from elastream.spark.jvm.cluster_manager import pending_reason
 from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.jvm.executor_use import ExecutorUse
 from elastream.spark.jvm.executors import AllocationClient, Executor, Executors
@@ -98,7 +96,7 @@ class Arm:
 
     @property
     def piloted(self) -> bool:
-        """Return True if Autopilot watches: a watched arm has it move state, but neither add executors nor remove them."""
+        """Return True if Autopilot watches; in a watched arm it moves state, but adds and removes no executors."""
         return self.name.startswith(("autopilot", "watched"))
 
 
@@ -171,7 +169,7 @@ class Scripted(Policy):
 
 @dataclass
 class Causes(Observer):
-    """An observer of Autopilot that keeps the most frequent sentence on why each query is late."""
+    """Most frequent sentence of Autopilot on why each query is late."""
 
     sentences: dict[str, Counter[str]] = field(default_factory=dict)
 
@@ -203,7 +201,12 @@ class Session:
         """Wait for the executors with which the arm begins, and follow them from then on."""
         first = self._arm.hosts or 1
         most = first if self._arm.dynamic else self._cluster.most(self._arm)  # a master grants all at once otherwise
-        wait(lambda: len(self._executors.look()) >= most, f"executors on {most} hosts")
+        pending = pending_reason(self.spark)
+        wait(
+            lambda: len(self._executors.look()) >= most,
+            f"executors on {most} hosts",
+            lambda: pending(len(self._executors.look())).reason,
+        )
         if first < most:
             self._give_back(first)
         self._thread.start()
@@ -386,10 +389,13 @@ def _scheduling(pools: Sequence[Pool], file: Path) -> Mapping[str, str]:
     return {"spark.scheduler.mode": "FAIR", "spark.scheduler.allocation.file": file.as_uri()}
 
 
-def wait(holds: Callable[[], bool], what: str) -> None:
-    """Wait until `holds()`. Raises EnvironmentProblem after START_TIMEOUT_S."""
-    until = time.monotonic() + START_TIMEOUT_S
+def wait(
+    holds: Callable[[], bool], what: str, reason: Callable[[], str] = lambda: "", timeout: float = START_TIMEOUT_S
+) -> None:
+    """Wait until `holds()`. Raises EnvironmentProblem, with the newest reason, after `timeout` seconds."""
+    until = time.monotonic() + timeout
     while not holds():
-        if time.monotonic() > until:
-            raise EnvironmentProblem(f"{what} did not come within {START_TIMEOUT_S:g} s")
+        why = reason()
+        if time.monotonic() >= until:
+            raise EnvironmentProblem(f"{what} did not come within {timeout:g} s" + (f": {why}" if why else ""))
         time.sleep(0.2)

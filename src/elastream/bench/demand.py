@@ -6,22 +6,24 @@ applications", Empirical Software Engineering 27, 2022): for each load, resource
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from elastream.bench import suite
 from elastream.bench.arms import Arm, arm_of
-from elastream.bench.runs import Outcome, Setup, run
-from elastream.bench.suite import run_figures
+from elastream.bench.runs import BATCH_SHARE, Outcome, Setup, run
 from elastream.bench.workload import Workload
+from elastream.errors import InputError
 from elastream.evaluation.page import Page, Table
 from elastream.report.plots import Curve, Plot
 from elastream.units import format_rate
 
 GROWTH = 0.01  # of the load, that the lag may grow by
+BATCHES = 4  # in half a load, through three of which a line is drawn
 
 Tell = Callable[[str, int, int], None]
 
@@ -62,7 +64,12 @@ def holds(outcome: Outcome, target_latency: float) -> bool:
 def demand(
     at: Sequence[tuple[float, Workload]], setup: Setup, up_to: int, repetitions: int, tell: Tell, *, autopilot: bool = False
 ) -> Sequence[Demand]:
-    """Measure the demand of workloads at rising rates, by binary search."""
+    """Measure the demand of workloads at rising rates, by binary search. Raises InputError if a load is too short."""
+    least = 2 * BATCHES * BATCH_SHARE * setup.target_latency
+    for _, workload in at:
+        if (seconds := workload.load.seconds) < least:
+            lacks = f"a load of {seconds:g} s has too few batches to see lag grow"
+            raise InputError(f"{lacks}: let it last {least:g} s or longer, or lower the target latency")
     demands, low, total = [], 1, len(at) * repetitions
     for number, (rate, workload) in enumerate(at):
         trials, elastic = [], []
@@ -122,6 +129,13 @@ def table_of(demands: Sequence[Demand], cores: float, target_latency: float, up_
     return Table(caption, columns, tuple(rows))
 
 
+def runs_table(demands: Sequence[Demand], target_latency: float) -> Table:
+    """Return the figures of all runs by load and arm."""
+    tables = [(format_rate(each.rate), suite.table_of(each.all_runs, target_latency)) for each in demands]
+    rows = tuple((f"{name} at {rate}", *rest) for rate, table in tables for name, *rest in table.rows)
+    return Table(tables[0][1].caption, suite.COLUMNS, rows, tuple(mark for _, table in tables for mark in table.good))
+
+
 def elastic_table(demands: Sequence[Demand], target_latency: float) -> Table | None:
     """Return what Autopilot used at each load, beside the fewest executors; None if it was not tried."""
     rows = []
@@ -145,7 +159,9 @@ def elastic_table(demands: Sequence[Demand], target_latency: float) -> Table | N
     return Table("Elastic demand: what Autopilot uses for the load", columns, tuple(rows)) if rows else None
 
 
-def page_of(workload: str, demands: Sequence[Demand], tables: Sequence[Table], cores: float) -> Page:
+def page_of(
+    workload: str, demands: Sequence[Demand], tables: Sequence[Table], cores: float, facts: Mapping[str, Any]
+) -> Page:
     rates = np.array([each.rate for each in demands])
     median = np.array([math.nan if each.median is None else each.median * cores for each in demands])
     curves = [Curve("fewest fixed", rates, median, 0)]
@@ -153,18 +169,19 @@ def page_of(workload: str, demands: Sequence[Demand], tables: Sequence[Table], c
         used = [[run.host_seconds / run.service.seconds for run in each.elastic if run.service.seconds] for each in demands]
         mean = np.array([statistics.median(each or [math.nan]) * cores for each in used])
         curves.append(Curve("mean under Autopilot", rates, mean, 1))
-    return Page(f"Demand of {workload}", (Plot("Demand by load", "events/s", "cores", tuple(curves)), *tables))
+    plot = Plot("Demand by load", "events/s", "cores", tuple(curves))
+    return Page(f"Demand of {workload}", (plot, *tables, suite.conditions_table(facts)))
 
 
-def figures_of(workload: str, demands: Sequence[Demand]) -> dict[str, Any]:
+def figures_of(workload: str, demands: Sequence[Demand], facts: Mapping[str, Any]) -> dict[str, Any]:
     by_load = [
         {
             "rate": each.rate,
             "executors": list(each.executors),
             "host_seconds": None if math.isnan(each.host_seconds) else each.host_seconds,
-            "runs": [run_figures(run) for run in each.runs],
-            "autopilot": [run_figures(run) for run in each.elastic],
+            "runs": [suite.run_figures(run) for run in each.runs],
+            "autopilot": [suite.run_figures(run) for run in each.elastic],
         }
         for each in demands
     ]
-    return {"workload": workload, "demand": by_load}
+    return {"workload": workload, "conditions": dict(facts), "demand": by_load}

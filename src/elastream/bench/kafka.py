@@ -1,7 +1,6 @@
 """Events of the benchmark in Kafka: topics of a run, a producer process, and streams that read them.
 
-Each kind of event has a topic of its own, made for the run and deleted after it. Events are JSON, and fall due as the load
-says; the closing row follows the last.
+Each kind of event has a topic, made for the run and deleted after it. Events are JSON; the closing row follows the last.
 """
 
 import base64
@@ -75,18 +74,32 @@ def _restored(column: StructField) -> Column:
     return F.unbase64(value) if isinstance(column.dataType, BinaryType) else value
 
 
-def _create(topic: Topic) -> None:
-    from kafka.admin import KafkaAdminClient, NewTopic
+def check_broker(servers: str) -> None:
+    """Raise EnvironmentProblem if no broker answers."""
+    with _administering(servers):
+        pass
+
+
+@contextmanager
+def _administering(servers: str) -> Iterator[Any]:
+    from kafka.admin import KafkaAdminClient
     from kafka.errors import KafkaError
 
     try:
-        admin = KafkaAdminClient(bootstrap_servers=topic.servers, bootstrap_timeout_ms=BOOTSTRAP_MS)
+        admin = KafkaAdminClient(bootstrap_servers=servers, bootstrap_timeout_ms=BOOTSTRAP_MS)
         try:
-            admin.create_topics([NewTopic(topic.name, topic.partitions, 1)])
+            yield admin
         finally:
             admin.close()
     except KafkaError as error:
-        raise EnvironmentProblem(f"no topic can be made at the Kafka broker {topic.servers}: {first_line(error)}") from None
+        raise EnvironmentProblem(f"no topic can be made at the Kafka broker {servers}: {first_line(error)}") from None
+
+
+def _create(topic: Topic) -> None:
+    from kafka.admin import NewTopic
+
+    with _administering(topic.servers) as admin:
+        admin.create_topics([NewTopic(topic.name, topic.partitions, 1)])
 
 
 @contextmanager
@@ -111,13 +124,9 @@ def producing(control: Path) -> Iterator[None]:
 
 
 def _delete(topics: Sequence[Topic]) -> None:
-    from kafka.admin import KafkaAdminClient
-    from kafka.errors import KafkaError
-
-    with suppress(KafkaError):  # the broker is gone, and the topics are not ours to keep
-        admin = KafkaAdminClient(bootstrap_servers=topics[0].servers)
+    # A broker that is gone has no topics of ours.
+    with suppress(EnvironmentProblem), _administering(topics[0].servers) as admin:
         admin.delete_topics([topic.name for topic in topics])
-        admin.close()
 
 
 def messages(rows: pa.RecordBatch) -> Iterator[bytes]:

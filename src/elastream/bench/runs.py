@@ -45,7 +45,7 @@ class Setup:
 
     Attributes:
         target_latency: Seconds from an event's due time to its commit, for workloads without a target of their own.
-        kafka: Servers of a Kafka broker that carries the events; empty: events are made where they are read.
+        kafka: Servers of a Kafka broker that carries the events, if any.
         kills: Local hosts that are killed while the load lasts, evenly spaced.
         scales: True if Autopilot adds a host during each load, and gives it back, instead of following a policy.
     """
@@ -70,7 +70,7 @@ class Outcome:
             workloads that run together, the share of this one by the time of its tasks.
         cost: Price of their hosts, by their type's billing, with the same share.
         correct: True if the final rows are the answer's; None if events of the load were not read.
-        remark: Reasons why the rows are not correct, or the events late; or an empty text.
+        remark: Reasons why rows are wrong or events late, or empty.
         target: Target latency (seconds).
     """
 
@@ -128,7 +128,7 @@ class Job:
 
 
 def run(setup: Setup, groups: Groups, arm: Arm, tell: Tell) -> list[Outcome]:
-    """Run groups of workloads under `arm` in one session, and compare the rows of each workload with its answer.
+    """Run groups of workloads under `arm` in one session, and compare their rows with the answers.
 
     Raises:
         EnvironmentProblem: Spark or an executor does not start, or a query fails.
@@ -205,7 +205,7 @@ def _start(session: Session, setup: Setup, workload: Workload, root: Path, hosts
 
 def _started(session: Session, setup: Setup, workload: Workload, root: Path, hosts: int) -> Job:
     target = setup.target(workload)
-    batch_seconds, checkpoint, out = BATCH_SHARE * target, root / "checkpoint", str(root / "out")
+    checkpoint, out = root / "checkpoint", str(root / "out")
     reading = Reading(root / "control", checkpoint, hosts * setup.cluster.host.slots, setup.kafka)
 
     def write(rows: DataFrame, batch: int) -> None:
@@ -216,8 +216,13 @@ def _started(session: Session, setup: Setup, workload: Workload, root: Path, hos
         for control in reading.control.iterdir():
             (control / HOLD).touch()
         writer = rows.writeStream.outputMode(workload.mode).foreachBatch(write).queryName(workload.name)
-        timed = writer.trigger(processingTime=f"{batch_seconds} seconds")
+        timed = writer.trigger(processingTime=trigger_interval(target))
         return Job(workload, timed.option("checkpointLocation", str(checkpoint)).start(), root, target)
+
+
+def trigger_interval(target: float) -> str:
+    # Spark reads no fraction of a nanosecond, such as in "2.4000000000000004 seconds".
+    return f"{max(1, round(1000 * BATCH_SHARE * target))} milliseconds"
 
 
 def _follow(jobs: Sequence[Job], setup: Setup, session: Session, tell: Tell) -> None:

@@ -1,9 +1,8 @@
 """ShuffleBench's task: records are matched to consumers, and each consumer keeps a state that nobody else can read.
 
 Task and terms are those of "ShuffleBench: A Benchmark for Large-Scale Data Shuffling Operations with Distributed Stream
-Processing Frameworks" (Henning, Vogel, Leichtfried, Ertl, Rabiser; ICPE 2024). Here a record has at most one consumer for
-each whole number of the selectivity, all consumers are equally likely, and an event of a consumer is about consecutive
-records, so that every event can be checked.
+Processing Frameworks" (Henning, Vogel, Leichtfried, Ertl, Rabiser; ICPE 2024). Here a record has at
+most one consumer, all are equally likely, and an event is about consecutive records, so that each can be checked.
 """
 
 from collections.abc import Iterator
@@ -81,7 +80,7 @@ class Shuffle:
 
     Attributes:
         selectivity: Consumers of a record, on average; at most 1.
-        every: Records after which a consumer emits an event and begins anew.
+        every: Records after which a consumer emits an event.
     """
 
     records: Records
@@ -114,9 +113,8 @@ class Shuffle:
         kind = f"{self.consumers} x {self.state_each} bytes in `transformWithState` on RocksDB"
         return f"every {self.every} records of a consumer: count, sum, first and last number", kind, "-"
 
-    def make(self, count: int) -> None:
-        for _ in self.records.batches("record", 0, count):
-            pass
+    def make(self, count: int) -> Iterator[pa.RecordBatch]:
+        return self.records.batches("record", 0, count)
 
     def check(self) -> None:
         if not hasattr(GroupedData, "transformWithStateInPandas"):
@@ -162,10 +160,7 @@ def _wrapped_sum(values: "pd.Series[int]") -> int:
 
 
 class Consumer(StatefulProcessor):
-    """Counts a consumer's records; after `every` of them it emits an event and begins anew.
-
-    Its state is its counters and as many bytes of its last record as fill `size`.
-    """
+    """Counts a consumer's records and emits an event after each `every`; bytes of its last record fill its state."""
 
     def __init__(self, every: int, size: int) -> None:
         self._every, self._size = every, size
@@ -189,4 +184,4 @@ class Consumer(StatefulProcessor):
         yield pd.DataFrame(events, columns=["consumer", "count", "sum", "first", "last"], dtype="int64")
 
     def close(self) -> None:
-        """Leave nothing behind."""
+        pass

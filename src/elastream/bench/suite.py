@@ -6,6 +6,7 @@ import platform
 import random
 import statistics
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -14,11 +15,13 @@ from typing import Any
 import pyspark
 
 from elastream.bench.arms import DYNAMIC_ALLOCATION, Arm
+from elastream.bench.kafka import check_broker, messages
 from elastream.bench.runs import IN_TIME, Groups, Outcome, Setup, run
 from elastream.bench.workload import Workload
 from elastream.errors import InputError
 from elastream.evaluation.checks import MeanInterval
 from elastream.evaluation.page import Page, Prose, Table
+from elastream.spark.dataflow.kafka import check_servers
 from elastream.units import format_rate
 
 MEASURED_EVENTS = 100_000
@@ -42,7 +45,7 @@ class Suite:
 
     @property
     def runs(self) -> list[tuple[Groups, Arm]]:
-        """Return all runs, each round in a random order of its own."""
+        """Return all runs, each round in a random order."""
         order = random.Random(self.seed)
         pairs = [(groups, arm) for groups in self.sessions for arm in self.arms]
         return [pair for _ in range(self.rounds) for pair in order.sample(pairs, len(pairs))]
@@ -65,23 +68,28 @@ def highest_rate(workload: Workload) -> float:
     return max(max(piece.first, piece.last) for piece in workload.load.pieces)
 
 
-def check(workloads: Sequence[Workload]) -> None:
+def check(workloads: Sequence[Workload], kafka: str = "") -> None:
     """Check that this machine can run workloads.
 
     Raises:
-        EnvironmentProblem: The PySpark at hand lacks what one needs.
-        InputError: It cannot make their events as fast as they fall due, by a measurement.
+        EnvironmentProblem: The PySpark at hand lacks what one needs, or no broker answers.
+        InputError: Events cannot be made as fast as they fall due, by a measurement; or a server is not host:port.
     """
     for workload in workloads:
         workload.check()
-    rate = max(map(highest_rate, workloads))
-    cores, since = os.cpu_count() or 1, time.process_time()
-    workloads[0].make(MEASURED_EVENTS)
+    if kafka:
+        check_servers(kafka, "Kafka broker")
+    rate, cores = max(map(highest_rate, workloads)), 1 if kafka else os.cpu_count() or 1
+    since = time.process_time()
+    for batch in workloads[0].make(MEASURED_EVENTS):
+        if kafka:
+            deque(messages(batch), maxlen=0)
     most = cores * MEASURED_EVENTS / max(time.process_time() - since, 1e-9)
     if rate > most:
-        raise InputError(
-            f"a rate of {format_rate(rate)} is more than this machine can make: its {cores} cores make {format_rate(most)}"
-        )
+        who = "one producer for Kafka can make: it makes" if kafka else f"this machine can make: its {cores} cores make"
+        raise InputError(f"a rate of {format_rate(rate)} is more than {who} {format_rate(most)}")
+    if kafka:
+        check_broker(kafka)
 
 
 COLUMNS = (
@@ -140,7 +148,9 @@ def _row(group: Sequence[Outcome], target: float) -> tuple[str, ...]:
 def _verdict(group: Sequence[Outcome]) -> str:
     if any(each.correct is False for each in group):
         return "WRONG"
-    return "incomplete" if any(each.correct is None for each in group) else "correct"
+    if any(each.correct is None for each in group):
+        return "incomplete"
+    return "correct" if any(each.rows for each in group) else "no rows"
 
 
 def against(outcomes: Sequence[Outcome]) -> Table | None:
@@ -187,7 +197,7 @@ def against(outcomes: Sequence[Outcome]) -> Table | None:
 
 
 def conditions(suite: Suite, shape: str, more: Mapping[str, object]) -> Mapping[str, Any]:
-    """Return the conditions of the runs, `more` among them, and facts about the machine."""
+    """Return the conditions of the runs, with `more`, and facts about the machine."""
     load, cluster = suite.workloads[0].load, suite.setup.cluster
     host = cluster.host
     return {
@@ -198,6 +208,7 @@ def conditions(suite: Suite, shape: str, more: Mapping[str, object]) -> Mapping[
         "target latency, s": suite.setup.target_latency,
         "executors": f"at most {cluster.max_hosts} of {host.cores:g} cores and {host.memory:g} MB",
         "cluster": cluster.master or "local hosts",
+        "events": f"through Kafka at {suite.setup.kafka}" if suite.setup.kafka else "made where they are read",
         "state partitions": cluster.partitions,
         "killed hosts": suite.setup.kills,
         "scaled out and in": suite.setup.scales,
@@ -225,9 +236,13 @@ def page_of(title: str, outcomes: Sequence[Outcome], suite: Suite, facts: Mappin
             *remarks,
             *([compared] if (compared := against(outcomes)) else []),
             Table("Workloads", ("workload", "rows", "state", "limits of Spark"), workloads),
-            Table("Conditions", ("condition", "value"), tuple((name, str(value)) for name, value in facts.items())),
+            conditions_table(facts),
         ),
     )
+
+
+def conditions_table(facts: Mapping[str, Any]) -> Table:
+    return Table("Conditions", ("condition", "value"), tuple((name, str(value)) for name, value in facts.items()))
 
 
 def figures_of(outcomes: Sequence[Outcome], facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -47,7 +47,7 @@ class Reading:
     Attributes:
         control: Folder of the sources' files, which tasks read too.
         checkpoint: Checkpoint of the query, whose commits date batches.
-        kafka: Servers of a Kafka broker whose topics are read; empty: events are made where they are read.
+        kafka: Servers of a Kafka broker whose topics are read, if any.
     """
 
     control: Path
@@ -94,7 +94,7 @@ class Workload(Protocol):
     def facts(self) -> tuple[str, str, str]:
         """Contents of a row, kind of state, and limits of Spark, for the page."""
 
-    def make(self, count: int) -> None:
+    def make(self, count: int) -> Iterator[pa.RecordBatch]:
         """Make the first `count` events, to see how fast that is."""
 
     def check(self) -> None:

@@ -59,8 +59,9 @@ class Commands(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         command: Any = super().get_command(ctx, cmd_name)
-        for option in () if command is None else command.params:
-            option.show_envvar = False  # named by one rule, in the reference
+        for each in () if command is None else (command, *getattr(command, "commands", {}).values()):
+            for option in each.params:
+                option.show_envvar = False  # named by one rule, in the reference
         return command
 
     def invoke(self, ctx: Any) -> Any:

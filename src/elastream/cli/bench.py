@@ -52,7 +52,7 @@ def as_bytes(text: str) -> int:
 
 
 @dataclass(frozen=True)
-class Conditions:
+class Loaded:
     rate: Annotated[
         float | None,
         typer.Option(parser=as_rate, metavar="RATE", help="Highest rate of events, such as 20k/s. Default: 5k/s."),
@@ -63,15 +63,28 @@ class Conditions:
     lasts: Annotated[
         float | None, typer.Option(parser=as_some_seconds, metavar="TIME", help="Length of the load. Default: 60s.")
     ] = None
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the events.")] = 1
+
+    def pattern(self, rate: float = RATE, seconds: float = SECONDS) -> "Pattern":
+        """Return the load, by default with this highest rate (events/s) and length."""
+        from elastream.bench.shapes import load_of
+
+        return load_of(self.load, self.rate or rate, self.lasts or seconds)
+
+
+@dataclass(frozen=True)
+class Conditions(Loaded):
     target_latency: Annotated[
         float, typer.Option(parser=as_some_seconds, metavar="TIME", help="Target from an event's time to its commit.")
     ] = "5s"  # type: ignore[assignment]
-    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the events.")] = 1
     master: Annotated[
         str, typer.Option(metavar="URL", help="Standalone master, spark://HOST:PORT. Default: local hosts.")
     ] = ""
     folder: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder that all executors of the cluster reach by this path.")
+        Path | None,
+        typer.Option(
+            metavar="DIR", exists=True, file_okay=False, help="Folder that all executors of the cluster reach by this path."
+        ),
     ] = None
     kafka: Annotated[str, typer.Option(metavar="HOST:PORT", help="Kafka broker that carries the events.")] = ""
     executor_cores: Annotated[float | None, typer.Option(metavar="N", help="Cores of an executor. Default: 0.5.")] = None
@@ -83,12 +96,6 @@ class Conditions:
     ] = None
     html: Html = None
     json_file: Json = None
-
-    def pattern(self, rate: float = RATE, seconds: float = SECONDS) -> "Pattern":
-        """Return the load, with this highest rate (events/s) and length unless others are given."""
-        from elastream.bench.shapes import load_of
-
-        return load_of(self.load, self.rate or rate, self.lasts or seconds)
 
     def cluster(self, executors: int, most: int) -> "Cluster":
         from elastream.bench.arms import Cluster
@@ -127,8 +134,8 @@ class Arms(Conditions):
         from elastream.bench.runs import Setup
         from elastream.bench.suite import Suite, check
 
-        chosen: tuple[Arm, ...] = tuple(dict.fromkeys(map(arm_of, (self.arms or arms).split(","))))
-        check(workloads)
+        chosen: tuple[Arm, ...] = tuple(dict.fromkeys(map(arm_of, (arms if self.arms is None else self.arms).split(","))))
+        check(workloads, self.kafka)
         if self.kill and self.master:
             raise InputError("--kill kills local hosts: leave out --master")
         if self.scale and not all(arm.piloted and not arm.hosts for arm in chosen):
@@ -141,7 +148,7 @@ class Arms(Conditions):
         return Suite(setup, [groups] if together else [[each] for each in groups], chosen, self.rounds, self.seed)
 
 
-def with_options(declaring: type[Conditions]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def with_options(declaring: type[Loaded]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that gives a command the options of `declaring`, as its argument `options`."""
     hints = get_type_hints(declaring, include_extras=True)
     defaults = {each.name: each.default for each in fields(declaring)}
@@ -190,7 +197,7 @@ def nexmark(
     from elastream.bench.nexmark.queries import QUERIES
     from elastream.bench.nexmark.workload import Nexmark, queries_of
 
-    chosen = queries_of(queries or ",".join(QUERIES))
+    chosen = queries_of(",".join(QUERIES) if queries is None else queries)
     load = options.pattern(QUICK_RATE, QUICK_SECONDS) if quick else options.pattern()
     events = Events(options.seed, load, disorder)
     workloads = [Nexmark(query, events, target) for query, target in chosen.items()]
@@ -234,25 +241,49 @@ def demand(
     """Search for the fewest executors that hold the target latency, by load."""
     from elastream.bench import demand as demands
     from elastream.bench.runs import Setup
-    from elastream.bench.suite import check
+    from elastream.bench.suite import Suite, check, conditions
     from elastream.dashboard.console import make_console
     from elastream.dashboard.progress import progress_bar
 
     highest = options.rate or RATE
     at = [(highest * part, _workload(workload, options, part)) for part in [(n + 1) / loads for n in range(loads)]]
-    check([workload for _, workload in at])
+    check([workload for _, workload in at], options.kafka)
     setup = Setup(options.cluster(up_to, up_to), options.target_latency, kafka=options.kafka)
+    highest_first = [[[workload]] for _, workload in reversed(at)]
+    facts = conditions(Suite(setup, highest_first, (), repetitions, options.seed), options.load, {"loads": loads})
     console = make_console(stderr=options.json_file == STDOUT)
     with progress_bar(console) as progress:
         results = demands.demand(at, setup, up_to, repetitions, progress, autopilot=autopilot)
     fewest = demands.table_of(results, setup.cluster.host.cores, options.target_latency, up_to)
     elastic = demands.elastic_table(results, options.target_latency)
-    tables, outcomes = [fewest, *([] if elastic is None else [elastic])], [run for each in results for run in each.all_runs]
+    tables = [fewest, *([] if elastic is None else [elastic]), demands.runs_table(results, options.target_latency)]
+    outcomes = [run for each in results for run in each.all_runs]
     _show(console, tables, outcomes)
-    page = demands.page_of(workload, results, tables, setup.cluster.host.cores)
-    _write(console, options, demands.figures_of(workload, results), page)
+    page = demands.page_of(workload, results, tables, setup.cluster.host.cores, facts)
+    _write(console, options, demands.figures_of(workload, results, facts), page)
     if any(outcome.correct is False for outcome in outcomes):
         raise typer.Exit(MISSED_STATUS)
+
+
+@bench.command()
+@with_options(Loaded)
+def events(
+    options: Loaded,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that is empty or not there yet.")],
+    disorder: Annotated[float, typer.Option(parser=as_seconds, metavar="TIME", help="Disorder of event times.")] = "0s",  # type: ignore[assignment]
+    late: Annotated[float, typer.Option(metavar="SHARE", help="Share of events that are later still.")] = 0.0,
+    late_by: Annotated[
+        float, typer.Option(parser=as_seconds, metavar="TIME", help="Time by which those are later.")
+    ] = "60s",  # type: ignore[assignment]
+) -> None:
+    """Write Nexmark's events as Parquet files: persons, auctions and bids."""
+    from elastream.bench.nexmark.events import Events
+    from elastream.bench.nexmark.files import write_events
+    from elastream.dashboard.console import make_console
+    from elastream.dashboard.progress import progress_bar
+
+    with progress_bar(make_console()) as progress:
+        write_events(Events(options.seed, options.pattern(), disorder, late, late_by), folder, progress)
 
 
 def _workload(text: str, options: Conditions, scale: float) -> "Workload":

@@ -38,7 +38,6 @@ from elastream.dataflow.endpoints import KafkaTopic, collect, kafka, records
 from elastream.dataflow.operators import Kind, Operator
 from elastream.dataflow.signals import Feed, Signal, SignalReading
 from elastream.dataflow.stages import lay_out
-from elastream.errors import EnvironmentProblem
 from elastream.freshness.wakes import SourceSpec
 from elastream.freshness.watching import KafkaWatch
 from elastream.guards.pollers import Pollers
@@ -56,6 +55,7 @@ from elastream.spark.queries.compiler import start_queries
 from elastream.spark.telemetry import kafka_offsets
 from elastream.spark.telemetry.kafka_offsets import OffsetCommits, committing, offsets_read
 from support.clusters import HERE, free_port, java_dependencies, kept_jars, processes
+from support.commands import invoke
 from support.shared_session import forget_jvm
 from support.waiting import wait_until
 
@@ -370,10 +370,11 @@ def test_benchmark_runs_through_a_broker(broker: str, connector: str, tmp_path: 
     assert (run["correct"], run["service"]["events"]) == (True, 500)
 
 
-def test_a_broker_that_does_not_answer_is_named(tmp_path: Path) -> None:
-    reading = Reading(tmp_path / "control", tmp_path / "checkpoint", 1, f"127.0.0.1:{free_port()}")
-    with pytest.raises(EnvironmentProblem, match=r"Kafka broker 127\.0\.0\.1:\d+: .*Unable to bootstrap"):
-        read_events(None, Events(load=constant("1/s", lasts=1.0)), "bid", reading)  # type: ignore[arg-type]
+def test_a_broker_that_does_not_answer_is_named_before_a_cluster_starts() -> None:
+    servers = f"127.0.0.1:{free_port()}"
+    result = invoke("bench", "demand", "nexmark:q0", "--kafka", servers)
+    assert result.exit_code == 2
+    assert f"Kafka broker {servers}: KafkaTimeoutError: Unable to bootstrap" in result.stderr
 
 
 def test_of_several_queries_that_read_a_topic_the_least_counts() -> None:

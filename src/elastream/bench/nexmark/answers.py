@@ -76,12 +76,13 @@ def q6(auctions: Frame, bids: Frame, *, lowest: bool = False) -> Frame:
 
 def q7(bids: Frame) -> Frame:
     highest = bids.groupby(bids["date_time"].dt.floor(WINDOW))["price"].max()
+    rows = bids[["auction", "price", "bidder", "date_time", "extra"]]
     parts = []
     for start, price in highest.items():
         time = bids["date_time"]
         within = (time >= start) & (time <= pd.Timestamp(str(start)) + WINDOW)
-        parts.append(bids.loc[within & (bids["price"] == price), ["auction", "price", "bidder", "date_time", "extra"]])
-    return pd.concat(parts)
+        parts.append(rows[within & (bids["price"] == price)])
+    return pd.concat(parts) if parts else rows
 
 
 def q8(persons: Frame, auctions: Frame) -> Frame:
@@ -128,7 +129,7 @@ def q14(bids: Frame) -> Frame:
         return "dayTime" if 8 <= hour <= 18 else "otherTime" if 6 < hour < 20 else "nightTime"
 
     priced = q1(bids)
-    chosen = priced[[1_000_000 < price < 50_000_000 for price in priced["price"]]]
+    chosen = priced[priced["price"].map(lambda price: 1_000_000 < price < 50_000_000).astype(bool)]
     return chosen.assign(
         bid_time_type=chosen["date_time"].dt.hour.map(part_of_day).astype(object), c_counts=chosen["extra"].str.count("c")
     )

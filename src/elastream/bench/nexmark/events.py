@@ -107,6 +107,11 @@ class Events:
             raise InputError(f"a share of {self.late_share:g} late events: it must lie between 0 and 1")
 
     @property
+    def longest_delay(self) -> float:
+        """Return how long an event's time may lie before its due time (seconds)."""
+        return self.disorder + (self.late_by if self.late_share else 0.0)
+
+    @property
     def longest_auction(self) -> float:
         """Return the longest time from an auction's opening to its expiry (seconds)."""
         return 2 * self._horizon_ms / 1e3

@@ -2,11 +2,12 @@
 
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import pandas as pd
+import pyarrow as pa
 import pyspark
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -49,7 +50,7 @@ class Nexmark:
     """A query of Nexmark over events with a load that ends, and with a target latency of its own (seconds), if any.
 
     Raises:
-        InputError: The events' disorder is as long as the watermark's delay.
+        InputError: Events may be as late as the watermark's delay.
     """
 
     query: Query
@@ -57,10 +58,9 @@ class Nexmark:
     target_latency: float | None = None
 
     def __post_init__(self) -> None:
-        if self.events.disorder >= WATERMARK_S:
+        if (latest := self.events.longest_delay) >= WATERMARK_S:
             raise InputError(
-                f"a disorder of {self.events.disorder:g} s: events behind the watermark, which follows by {WATERMARK_S} s, "
-                "have no answer"
+                f"a disorder of {latest:g} s: events behind the watermark, which follows by {WATERMARK_S} s, have no answer"
             )
 
     @property
@@ -83,10 +83,9 @@ class Nexmark:
     def facts(self) -> tuple[str, str, str]:
         return self.query.title, self.query.state, self.query.limits or "-"
 
-    def make(self, count: int) -> None:
+    def make(self, count: int) -> Iterator[pa.RecordBatch]:
         for kind in KINDS:
-            for _ in Events(self.events.seed).batches(kind, 0, count):
-                pass
+            yield from Events(self.events.seed).batches(kind, 0, count)
 
     def check(self, grouped: type = GroupedData, functions: Any = F) -> None:
         if self.query.python_state and not hasattr(grouped, "transformWithStateInPandas"):

@@ -55,10 +55,15 @@ def check_topic(topic: KafkaTopic) -> None:
     """Raise InputError for a topic without a name or valid `host:port` servers."""
     if not topic.topic:
         raise InputError(f"a Kafka topic at {topic.servers} has no name")
-    for server in topic.servers.split(","):
+    check_servers(topic.servers, f"Kafka topic {topic.topic!r}")
+
+
+def check_servers(servers: str, where: str) -> None:
+    """Raise InputError for a server that is not host:port."""
+    for server in servers.split(","):
         host, _, port = server.strip().rpartition(":")
         if not host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise InputError(f"Kafka topic {topic.topic!r}: {server!r} is not host:port")
+            raise InputError(f"{where}: {server!r} is not host:port")
 
 
 @contextmanager
