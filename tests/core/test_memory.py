@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastream.core.frames import Frame
-from elastream.core.memory import RESERVE, memory_uses, overfull, room_by_host, shortage
+from elastream.core.memory import RESERVE, StateMoves, memory_uses, room_by_host, shortage
 from elastream.core.metrics import Metric
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
@@ -56,25 +56,28 @@ def test_large_partition_fits_no_host_although_the_sum_would():
 def test_move_to_a_host_without_room_for_its_state_is_refused():
     observation = observed([0, 0, 1], heap=1000.0, sizes=[300.0, 300.0, 400.0])
     first, second, third = observation.tasks.tasks
-    assert overfull(observation, {first: "h2"}) == "memory: h2 may take 230 MB of heap more, and 300 MB would move there"
-    assert overfull(observation, {third: "h1"}) != ""
-    assert overfull(observation, {first: "h2", third: "h1"}) != "", "h1 would hold 700 MB of 630"
-    assert overfull(observation, {first: "h1", second: "h1"}) == "", "they are there already"
-    assert overfull(observed([0, 0, 1], heap=1000.0, known=False), {first: "h2"}) == ""
+    assert (
+        StateMoves(observation).refusal({first: "h2"})
+        == "memory: h2 may take 230 MB of heap more, and 300 MB would move there"
+    )
+    assert StateMoves(observation).refusal({third: "h1"}) != ""
+    assert StateMoves(observation).refusal({first: "h2", third: "h1"}) != "", "h1 would hold 700 MB of 630"
+    assert StateMoves(observation).refusal({first: "h1", second: "h1"}) == "", "they are there already"
+    assert StateMoves(observed([0, 0, 1], heap=1000.0, known=False)).refusal({first: "h2"}) == ""
 
 
 def test_partitions_may_change_places_where_both_fit():
     observation = observed([0, 1], heap=800.0)
     first, second = observation.tasks.tasks
-    assert overfull(observation, {first: "h2"}) != ""
-    assert overfull(observation, {first: "h2", second: "h1"}) == ""
+    assert StateMoves(observation).refusal({first: "h2"}) != ""
+    assert StateMoves(observation).refusal({first: "h2", second: "h1"}) == ""
 
 
 def test_full_host_still_takes_state_of_a_fuller_one():
     observation = observed([0, 0, 1], heap=1305.0, sizes=[640.0, 40.0, 625.0])
     _, small, _ = observation.tasks.tasks
-    assert overfull(observation, {small: "h2"}) == ""
-    assert overfull(observed([0, 0, 1], heap=1305.0, sizes=[620.0, 40.0, 645.0]), {small: "h2"}) != ""
+    assert StateMoves(observation).refusal({small: "h2"}) == ""
+    assert StateMoves(observed([0, 0, 1], heap=1305.0, sizes=[620.0, 40.0, 645.0])).refusal({small: "h2"}) != ""
 
 
 def test_state_of_rocksdb_counts_against_the_container():

@@ -6,6 +6,7 @@ Earlier proposers have precedence (E2DF, section 3).
 import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from numbers import Real
 from typing import Any
 
@@ -13,7 +14,7 @@ from elastream.control.scaling import ScalingLimits
 from elastream.core.action import Action, CancelDrain, DrainHost, LeaseHost, MoveTask, ReleaseHost, SetTokens, malformed
 from elastream.core.decision import Proposal, Unknown
 from elastream.core.hosts import HostState
-from elastream.core.memory import overfull, shortage
+from elastream.core.memory import StateMoves, shortage
 from elastream.core.observation import Observation
 from elastream.core.plant import Plan
 from elastream.core.ring import Ring
@@ -64,6 +65,12 @@ class _Plan:
         self._released: set[str] = set()
         self.leased: set[str] = set()
 
+    @cached_property
+    def state_moves(self) -> StateMoves:
+        moves = StateMoves(self.observation)
+        moves.accept(self.placed_by(*self.under_way))
+        return moves
+
     def grant(self, action: Action) -> None:
         self.granted[action] = len(self.granted)
         for key in (action.subject, *action.claims(), *(("onto", host) for host in action.onto)):
@@ -76,6 +83,8 @@ class _Plan:
             case ReleaseHost(host):
                 self.leaving.add(host)
                 self._released.add(host)
+            case MoveTask() | SetTokens():
+                self.state_moves.accept(self.placed_by(action))
 
     def contradicted_by(self, action: Action) -> Action | None:
         same = (other for other in self._by_key.get(action.subject, ()) if other.kind not in action.follows)
@@ -86,7 +95,7 @@ class _Plan:
         lease = self.observation.leases.get(host)
         return lease.state if lease else None
 
-    def moves(self, *actions: Action) -> dict[TaskId, str]:
+    def placed_by(self, *actions: Action) -> dict[TaskId, str]:
         """Return the host of each task that `actions` place."""
         hosts: dict[TaskId, str] = {}
         for action in actions:
@@ -201,8 +210,8 @@ def out_of_bounds(action: Action, plan: _Plan) -> str:
 
 
 def short_of_memory(action: Action, plan: _Plan) -> str:
-    if moves := plan.moves(action):
-        return overfull(plan.observation, plan.moves(*plan.under_way, *plan.granted) | moves)
+    if moves := plan.placed_by(action):
+        return plan.state_moves.refusal(moves)
     if not isinstance(action, DrainHost | ReleaseHost) or plan.state(action.host) is not HostState.RUNNING:
         return ""
     return "" if DrainHost(action.host) in plan.granted else shortage(plan.observation, {action.host, *plan.leaving})

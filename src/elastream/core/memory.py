@@ -106,26 +106,43 @@ def shortage(observation: Observation, leaving: Collection[str]) -> str:
     return ""
 
 
-def overfull(observation: Observation, moves: Mapping[TaskId, str]) -> str:
-    """Return why the host of a move has no memory for its state, or ""."""
-    hosts, tasks = observation.hosts.rows, observation.tasks
-    if all(np.isnan(observation.operators.column(metric)).all() for metric in MEASURED):
+class StateMoves:
+    """State that comes to each host, less what leaves it, by kind of memory."""
+
+    def __init__(self, observation: Observation) -> None:
+        measured = any(not np.isnan(observation.operators.column(metric)).all() for metric in MEASURED)
+        self._observation, self._uses = observation, memory_uses(observation) if measured else ()
+        self._more = [np.zeros(len(use.used)) for use in self._uses]
+
+    def accept(self, moves: Mapping[TaskId, str]) -> None:
+        self._more = self._with(moves)
+
+    def refusal(self, moves: Mapping[TaskId, str]) -> str:
+        """Return why the host of a move has no memory for its state beside what was accepted, or ""."""
+        for use, more in zip(self._uses, self._with(moves), strict=True):
+            # Processes alone may fill a reserve, and a host that fills no more than the fullest one is no worse.
+            fullest = np.fmax.reduce(use.used / use.limit)
+            for row in np.flatnonzero((more > 0) & (more > use.room) & (use.used + more > fullest * use.limit)).tolist():
+                room = max(0.0, float(use.room[row]))
+                return (
+                    f"memory: {self._observation.hosts.ids[row]} may take {room:.0f} MB of {use.kind} more, "
+                    f"and {more[row]:.0f} MB would move there"
+                )
         return ""
-    pairs = [(tasks.rows.get(str(task), -1), hosts.get(host, -1)) for task, host in moves.items()]
-    rows, to = np.array([pair for pair in pairs if min(pair) >= 0], dtype=np.int64).reshape(-1, 2).T
-    at, count = tasks.host[rows], len(hosts)
-    for use in memory_uses(observation):
-        state = use.tasks[rows]
-        more = np.bincount(to, state, count) - np.bincount(at[at >= 0], state[at >= 0], count)
-        # Processes alone may fill a reserve, and a host that fills no more than the fullest one is no worse.
-        fullest = np.fmax.reduce(use.used / use.limit)
-        for row in np.flatnonzero((more > 0) & (more > use.room) & (use.used + more > fullest * use.limit)).tolist():
-            room = max(0.0, float(use.room[row]))
-            return (
-                f"memory: {observation.hosts.ids[row]} may take {room:.0f} MB of {use.kind} more, "
-                f"and {more[row]:.0f} MB would move there"
-            )
-    return ""
+
+    def _with(self, moves: Mapping[TaskId, str]) -> list[Floats]:
+        if not self._uses:
+            return []
+        hosts, tasks = self._observation.hosts.rows, self._observation.tasks
+        pairs = [(tasks.rows.get(str(task), -1), hosts.get(host, -1)) for task, host in moves.items()]
+        rows, to = np.array([pair for pair in pairs if min(pair) >= 0], dtype=np.int64).reshape(-1, 2).T
+        at, count = tasks.host[rows], len(hosts)
+        left = at >= 0
+        changes = (
+            np.bincount(to, use.tasks[rows], count) - np.bincount(at[left], use.tasks[rows][left], count)
+            for use in self._uses
+        )
+        return [more + change for more, change in zip(self._more, changes, strict=True)]
 
 
 def _without_room(megabytes: Collection[float], room: list[float]) -> float:
