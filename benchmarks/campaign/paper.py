@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ PARTITIONS = 6
 BOUND = 2400  # most records of a batch
 REGISTERS = 2.0  # seconds until an executor registers on a host that is up
 COMMITS = 0.25  # seconds from the end of a batch's tasks to its commit
+LATEST_REPORT = 5.0  # seconds until a late report reaches the coordinator: some batches
 RETRY = 1.0  # seconds that a task which was lost takes to run elsewhere
 OF_QUERIES, QUERIES = ("queries", "batches"), " queries"
 """Calls about queries, and what a failure is called that concerns these alone: the rest of the JVM answers."""
@@ -243,7 +245,7 @@ class Engine:
         self.stopped = False
         # faults, each until a second
         self.fails = driver.gateway
-        self.reports_lost = self.hangs = self.silent = self.loadless = -math.inf
+        self.reports_lost = self.reports_late = self.hangs = self.silent = self.loadless = -math.inf
         self.context = SimpleNamespace(isStopped=lambda: self.stopped)
         self.spark = self._java()
 
@@ -434,7 +436,12 @@ class Engine:
             seconds = COST * (end - start) / PARTITIONS / machines[self.executors[executor].host].type.cores
             busy[executor] = busy.get(executor, 0.0) + seconds
             self.tasks[partition] = (executor, number, seconds)
-            self.locations[partition] = executor  # a task reports where it loads its state, before it works
+            # A task reports where it loads its state, before it works. A late report may cross one that the driver makes.
+            report = partial(self.locations.__setitem__, partition, executor)
+            if at < self.reports_late:
+                self._world.at(at + self._world.chance.uniform(0.0, LATEST_REPORT), report)
+            else:
+                report()
         self._works |= {executor: (at, at + seconds) for executor, seconds in busy.items()}
         hold = max(self.executors[each].stands_until for each in busy)
         self._ends = max(at + max(busy.values()), hold, self.hangs)

@@ -32,6 +32,13 @@ def test_faults_break_no_rule(world):
     assert history.calls
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_reports_that_cross_a_move_break_no_rule(seed):
+    faults = [Fault(40.0 + 10 * n, "reports of executors late", "a", seconds=30.0) for n in range(4)]
+    faults += [Fault(55.0, "a host dies", "a"), Fault(65.0, "an executor dies", "a")]
+    assert not ran(Schedule(seed, OWN, ((0.0, 200.0), (60.0, 700.0), (90.0, 150.0)), tuple(faults)))[1]
+
+
 def test_a_run_repeats():
     assert ran(drawn(2, 3)) == ran(drawn(2, 3))
 

@@ -96,6 +96,13 @@ def test_state_without_metadata_of_operators_is_refused(tmp_path: Path) -> None:
         check_repartition(checkpoint_state(folder), 4)
 
 
+def test_earlier_checkpoint_in_the_way_is_named(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "c", rows=(1, 1))
+    (tmp_path / "c.2-partitions").mkdir()
+    with pytest.raises(InputError, match=r"c\.2-partitions exists: remove or rename this earlier checkpoint first"):
+        check_repartition(checkpoint_state(folder), 4)
+
+
 def test_query_that_just_wrote_is_running(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "c", rows=(1, 1))
     os.utime(folder / "commits" / str(BATCH), (time.time(), time.time()))
@@ -175,6 +182,13 @@ def test_format_of_state_files_is_that_of_the_checkpoint(tmp_path: Path, before:
     with in_format(conf, commit):
         assert conf == {FORMAT: "2"}
     assert conf == before
+
+
+def test_spark_that_cannot_repartition_is_refused_before_a_session(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("pyspark.__version__", "4.1.4")
+    result = invoke("repartition", checkpoint(tmp_path / "c", rows=(1, 1)), "--partitions", "4")
+    sentence = "state is repartitioned by Spark 4.2 or newer, and this is 4.1.4"
+    assert (result.exit_code, result.stderr) == (2, f"elastream: {sentence}\n")
 
 
 def test_json_holds_every_partition(tmp_path: Path) -> None:

@@ -119,12 +119,19 @@ def check_repartition(
         raise InputError(f"{name} was written by a Spark before 4.0: it lacks the metadata of its state")
     if partitions == state.width:
         raise InputError(f"{name} has {partitions} state partitions already")
+    if (before := before_of(state)).exists():
+        raise InputError(f"{before} exists: remove or rename this earlier checkpoint first")
     if state.committed < 0 or (state.committed < state.batch and not skip_open_batch):
         remedy = "let the query end it, or skip it (--skip-open-batch) if the sink tolerates that its records come again"
         raise InputError(f"batch {state.batch} of {name} is not committed: {remedy}")
     age = time.time() - (name / "commits" / str(state.committed)).stat().st_mtime
     if age < QUIET_S and not stopped:
         raise InputError(f"{name} was written {age:.0f} s ago: stop the query first")
+
+
+def before_of(state: CheckpointState) -> Path:
+    folder = state.folder.resolve()
+    return folder.with_name(f"{folder.name}.{state.width}-partitions")
 
 
 def check_release(version: str) -> None:
@@ -165,9 +172,7 @@ def repartition(
     check_repartition(state, partitions, skip_open_batch=skip_open_batch, stopped=stopped)
     began = time.monotonic()
     copy = folder.with_name(folder.name + SUFFIX)
-    before = folder.with_name(f"{folder.name}.{state.width}-partitions")
-    if before.exists():
-        raise InputError(f"{before} exists: remove or rename this earlier checkpoint first")
+    before = before_of(state)
     pause = predicted(state, partitions)
     say(
         "the pause is unknown: no repartition was measured on this machine yet"

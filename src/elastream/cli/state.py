@@ -54,11 +54,12 @@ def repartition(context: typer.Context, place: Place, partitions: Partitions, sk
     tolerate repeated ones, as updated results do.
     """
     from elastream.api.folder import PARTITIONS
-    from elastream.checkpoints.repartition import check_repartition
+    from elastream.checkpoints.repartition import check_release, check_repartition
     from elastream.checkpoints.repartition import repartition as change
     from elastream.checkpoints.state import checkpoint_state, checkpoints_of, local_folder
     from elastream.recording.directory import RunDirectory
     from elastream.recording.manifest import read_manifest, run_lock, write_manifest
+    from elastream.spark.jvm.releases import installed
 
     place = local_folder(place)
     folders, directory = checkpoints_of(place), RunDirectory(place)
@@ -73,6 +74,8 @@ def repartition(context: typer.Context, place: Place, partitions: Partitions, sk
         changing = {name: each for name, each in states.items() if not is_run or each.width != partitions}
         for each in changing.values() or states.values():
             check_repartition(each, partitions, skip_open_batch=skip_open_batch)
+        if version := installed():
+            check_release(version)  # before the seconds of a session
         spark = stack.enter_context(_session())
         say = (lambda sentence: None) if is_quiet(context) else (lambda sentence: typer.echo(sentence, err=True))
         for name, each in changing.items():

@@ -582,6 +582,7 @@ class Hosts(HostLedger):
             record.fenced, record.fenced_batch, record.waiting_since = executor.id, batch, self._clock()
 
     def _may_end(self, executor: Executor, record: HostRecord, grace_over: bool) -> bool:
+        # A task may have been assigned just before the fence. Dynamic allocation would end the executor (SPARK-58879).
         if executor.endless or not (executor.uses and grace_over):
             return grace_over and not executor.endless
         waited = self._clock() - record.waiting_since
