@@ -4,16 +4,18 @@ import pandas as pd
 import pytest
 
 from elastream.bench.arms import Cluster, arm_of
-from elastream.bench.comparison import compare
+from elastream.bench.comparison import BATCH, compare
 from elastream.bench.nexmark.events import Events
 from elastream.bench.nexmark.queries import QUERIES
 from elastream.bench.nexmark.workload import WATERMARK_DELAY, Nexmark, query_of
 from elastream.bench.runs import Setup, run
 from elastream.bench.service import batches_of
+from elastream.bench.shapes import load_of
 from elastream.bench.sources import read_events, with_watermark
 from elastream.bench.workload import CLOSING_TIME, Reading
 from elastream.clouds.provider import SMALL
 from elastream.loads import constant
+from support.nexmark_streams import ON_DISK
 from support.waiting import wait_until
 
 CLUSTER = Cluster(SMALL, max_hosts=2, partitions=2)
@@ -42,6 +44,43 @@ def test_source_streams_every_event_of_the_load(local_spark, tmp_path, closed):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["q4", "q5", "q11", "q20"])
+def test_rows_are_the_answers_of_a_query_that_was_stopped_and_resumed(local_spark, tmp_path, name):
+    workload, batches = Nexmark(query_of(name), Events(load=constant("200/s", lasts=8.0), disorder=1.0)), {}
+    reading = Reading(tmp_path / "control", tmp_path / "checkpoint", 2)
+    settings = {"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "1"}
+    settings |= ON_DISK if workload.disk else {}
+
+    def keep(rows, batch):
+        batches[batch] = rows.toPandas().assign(**{BATCH: batch})
+
+    def runs_until(position):
+        writer = workload.result(local_spark, reading).writeStream.outputMode(workload.mode).foreachBatch(keep)
+        timed = writer.option("checkpointLocation", str(reading.checkpoint)).trigger(processingTime="0.5 seconds")
+        query = timed.start()
+        try:
+            wait_until(
+                lambda: not query.isActive or any(each.position >= position for each in batches_of(query.recentProgress))
+            )
+            if position > 1600:
+                query.processAllAvailable()
+            assert query.exception() is None
+        finally:
+            query.stop()
+        return max(each.position for each in batches_of(query.recentProgress))
+
+    for key, value in settings.items():
+        local_spark.conf.set(key, value)
+    try:
+        assert runs_until(100) < 1600, "events are left for the second run"
+        assert runs_until(1601) == 1601
+    finally:
+        for key in settings:
+            local_spark.conf.unset(key)
+    assert not workload.difference(pd.concat(batches.values()))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["q5", "q9"])
 def test_run_on_a_local_host_gives_the_answer(name):
     said, events = [], Events(load=constant("100/s", lasts=20.0), disorder=1.0)
@@ -67,7 +106,7 @@ NAMES = tuple(QUERIES)
 @pytest.mark.slow
 @pytest.mark.parametrize("names", [NAMES[at : at + 4] for at in range(0, len(NAMES), 4)], ids="-".join)
 def test_rows_of_every_query_are_the_answers_through_kills_and_scaling(names):
-    events = Events(load=constant("200/s", lasts=60.0), disorder=1.0)
+    events = Events(load=load_of("burst", 500.0, 60.0), disorder=1.0)
     setup = Setup(CLUSTER, target_latency=10.0, kills=2, scales=True)
     outcomes = run(setup, [[Nexmark(query_of(name), events) for name in names]], arm_of("autopilot"), print)
     assert {each.workload: (each.correct, each.remark) for each in outcomes if not each.correct} == {}
