@@ -233,7 +233,6 @@ def test_page_and_figures_hold_every_run():
         (["--arms", ""], "there is no arm ''"),
         (["--kafka", "broker"], "Kafka broker: 'broker' is not host:port"),
         (["--kafka", "a:1,b:port"], "Kafka broker: 'b:port' is not host:port"),
-        (["--kafka", "127.0.0.1:1", "--rate", "1M/s"], "is more than one producer for Kafka can make: it makes"),
     ],
 )
 def test_bad_arguments_end_with_one_sentence_and_status_2(arguments, sentence):
