@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from elastream.bench.arms import Cluster, arm_of
-from elastream.bench.comparison import compare
+from elastream.bench.comparison import BATCH, compare
 from elastream.bench.nexmark.events import Events
 from elastream.bench.nexmark.queries import QUERIES
 from elastream.bench.nexmark.workload import WATERMARK_DELAY, Nexmark, query_of
@@ -14,6 +14,7 @@ from elastream.bench.sources import read_events, with_watermark
 from elastream.bench.workload import CLOSING_TIME, Reading
 from elastream.clouds.provider import SMALL
 from elastream.loads import constant
+from support.nexmark_streams import ON_DISK
 from support.waiting import wait_until
 
 CLUSTER = Cluster(SMALL, max_hosts=2, partitions=2)
@@ -39,6 +40,43 @@ def test_source_streams_every_event_of_the_load(local_spark, tmp_path, closed):
         assert rows["date_time"].max() == pd.Timestamp(CLOSING_TIME).tz_localize(None)
         rows = rows[rows["auction"] >= 0]
     assert not compare(rows, events.table("bid", 0, 600).to_pandas())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["q4", "q5", "q11", "q20"])
+def test_rows_are_the_answers_of_a_query_that_was_stopped_and_resumed(local_spark, tmp_path, name):
+    workload, batches = Nexmark(query_of(name), Events(load=constant("200/s", lasts=8.0), disorder=1.0)), {}
+    reading = Reading(tmp_path / "control", tmp_path / "checkpoint", 2)
+    settings = {"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "1"}
+    settings |= ON_DISK if workload.disk else {}
+
+    def keep(rows, batch):
+        batches[batch] = rows.toPandas().assign(**{BATCH: batch})
+
+    def runs_until(position):
+        writer = workload.result(local_spark, reading).writeStream.outputMode(workload.mode).foreachBatch(keep)
+        timed = writer.option("checkpointLocation", str(reading.checkpoint)).trigger(processingTime="0.5 seconds")
+        query = timed.start()
+        try:
+            wait_until(
+                lambda: not query.isActive or any(each.position >= position for each in batches_of(query.recentProgress))
+            )
+            if position > 1600:
+                query.processAllAvailable()
+            assert query.exception() is None
+        finally:
+            query.stop()
+        return max(each.position for each in batches_of(query.recentProgress))
+
+    for key, value in settings.items():
+        local_spark.conf.set(key, value)
+    try:
+        assert runs_until(100) < 1600, "events are left for the second run"
+        assert runs_until(1601) == 1601
+    finally:
+        for key in settings:
+            local_spark.conf.unset(key)
+    assert not workload.difference(pd.concat(batches.values()))
 
 
 @pytest.mark.slow

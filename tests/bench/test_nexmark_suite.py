@@ -5,6 +5,7 @@ import warnings
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +16,7 @@ from elastream.bench import suite
 from elastream.bench.arms import Causes, Cluster, Pool, Scripted, arm_of, wait
 from elastream.bench.nexmark.events import Events
 from elastream.bench.nexmark.workload import Nexmark, queries_of, query_of
-from elastream.bench.runs import Outcome, Setup, costs_of, pools_of, shares_of, trigger_interval
+from elastream.bench.runs import Job, Outcome, Setup, costs_of, pools_of, shares_of, trigger_interval
 from elastream.bench.service import Batch, Service, batches_of, service
 from elastream.bench.shapes import SHAPES, load_of
 from elastream.clouds.provider import SMALL
@@ -233,7 +234,6 @@ def test_page_and_figures_hold_every_run():
         (["--arms", ""], "there is no arm ''"),
         (["--kafka", "broker"], "Kafka broker: 'broker' is not host:port"),
         (["--kafka", "a:1,b:port"], "Kafka broker: 'b:port' is not host:port"),
-        (["--kafka", "127.0.0.1:1", "--rate", "1M/s"], "is more than one producer for Kafka can make: it makes"),
     ],
 )
 def test_bad_arguments_end_with_one_sentence_and_status_2(arguments, sentence):
@@ -255,6 +255,13 @@ def test_a_rate_within_the_measured_ceiling_is_allowed():
         suite.check([workload("q0")])
     with pytest.raises(InputError, match=r"cores make .*/s"):
         suite.check([workload("q0"), workload("q1", rate=1e12)])
+
+
+def test_failed_query_is_named_with_the_cause_in_the_jvm():
+    text = "An exception was raised by the Python Proxy.\npy4j.protocol.Py4JJavaError\n: a.b.SparkException: Job aborted"
+    query = SimpleNamespace(exception=lambda: RuntimeError(text))
+    with pytest.raises(EnvironmentProblem, match=r"^q5 failed: Job aborted$"):
+        Job(workload("q5"), query, Path(), 5.0).check()
 
 
 def test_a_cluster_without_room_is_named_with_its_reason():

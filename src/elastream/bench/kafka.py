@@ -10,9 +10,10 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -74,10 +75,27 @@ def _restored(column: StructField) -> Column:
     return F.unbase64(value) if isinstance(column.dataType, BinaryType) else value
 
 
-def check_broker(servers: str) -> None:
-    """Raise EnvironmentProblem if no broker answers."""
-    with _administering(servers):
-        pass
+def sending_rate(servers: str, events: Iterable[pa.RecordBatch]) -> float:
+    """Return how many events a core makes and sends a second. Raises EnvironmentProblem."""
+    from kafka.admin import NewTopic
+
+    topic, count = f"elastream-bench-rate-{uuid.uuid4().hex[:12]}", 0
+    with _administering(servers) as admin, closing(_producer(servers)) as producer:
+        admin.create_topics([NewTopic(topic, 1, 1)])
+        try:
+            since = time.process_time()
+            for count, message in enumerate(chain.from_iterable(map(messages, events)), start=1):  # noqa: B007
+                producer.send(topic, message)
+            producer.flush()
+            return count / max(time.process_time() - since, 1e-9)
+        finally:
+            admin.delete_topics([topic])
+
+
+def _producer(servers: str) -> Any:
+    from kafka import KafkaProducer
+
+    return KafkaProducer(bootstrap_servers=servers, linger_ms=20, batch_size=1 << 17, acks=1)
 
 
 @contextmanager
@@ -159,14 +177,12 @@ def reached_in(control: Path, offsets: Mapping[str, Mapping[str, int]]) -> tuple
 
 def produce(folders: Sequence[Path]) -> None:
     """Produce what falls due, until all events and the closing rows are sent."""
-    from kafka import KafkaProducer
-
     kinds = [folder.name for folder in folders]
     topics = [Topic.of(folder) for folder in folders]
     events: Numbered[str] = pickle.loads((folders[0] / EVENTS).read_bytes())
     load = events.load
     total = load.count(load.seconds)
-    producer = KafkaProducer(bootstrap_servers=topics[0].servers, linger_ms=20, batch_size=1 << 17, acks=1)
+    producer = _producer(topics[0].servers)
     while any((folder / HOLD).exists() for folder in folders):
         time.sleep(PACE_S)
     began, made = time.time(), 0

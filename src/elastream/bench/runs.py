@@ -21,8 +21,9 @@ from elastream.bench.kafka import producing
 from elastream.bench.service import Batch, Service, batches_of, service
 from elastream.bench.workload import Reading, Workload
 from elastream.core.hosts import HostType
-from elastream.errors import EnvironmentProblem, first_line
+from elastream.errors import EnvironmentProblem
 from elastream.spark.dataflow.sources import HOLD
+from elastream.spark.jvm.driver_side import why_in_java
 
 BATCH_SHARE = 0.4  # of the target latency: from one batch to the next
 AFTER, AFTER_S = 0.5, 120.0  # of the load's length, but at least so long, for late events
@@ -120,7 +121,7 @@ class Job:
 
     def check(self) -> None:
         if (error := self.query.exception()) is not None:
-            raise EnvironmentProblem(f"{self.workload.name} failed: {first_line(error)}") from error
+            raise EnvironmentProblem(f"{self.workload.name} failed: {why_in_java(error)}") from error
 
     def stop(self) -> None:
         if self.query.isActive:

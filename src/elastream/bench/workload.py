@@ -95,7 +95,7 @@ class Workload(Protocol):
         """Contents of a row, kind of state, and limits of Spark, for the page."""
 
     def make(self, count: int) -> Iterator[pa.RecordBatch]:
-        """Make the first `count` events, to see how fast that is."""
+        """Make the first `count` events."""
 
     def check(self) -> None:
         """Raise EnvironmentProblem if the PySpark at hand lacks what the query needs."""

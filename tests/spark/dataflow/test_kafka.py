@@ -370,6 +370,17 @@ def test_benchmark_runs_through_a_broker(broker: str, connector: str, tmp_path: 
     assert (run["correct"], run["service"]["events"]) == (True, 500)
 
 
+@pytest.mark.kafka
+@pytest.mark.cluster
+def test_a_rate_above_what_the_benchmark_sends_is_refused(broker: str) -> None:
+    result = invoke("bench", "nexmark", "--queries", "q0", "--kafka", broker, "--rate", "90k/s")
+    assert result.exit_code == 2
+    assert "a rate of 90.0k/s is more than one producer for Kafka sends: it sends" in result.stderr
+    admin = KafkaAdminClient(bootstrap_servers=broker)
+    wait_until(lambda: not any("bench-rate" in topic for topic in admin.list_topics()))
+    admin.close()
+
+
 def test_a_broker_that_does_not_answer_is_named_before_a_cluster_starts() -> None:
     servers = f"127.0.0.1:{free_port()}"
     result = invoke("bench", "demand", "nexmark:q0", "--kafka", servers)
