@@ -1,9 +1,11 @@
-"""Nexmark: the generator, answers under kills and scaling, Autopilot's cost, and waves of load.
+"""Nexmark: the generator, answers under kills and scaling, Autopilot's cost, waves of load, and demand.
 
-`events` takes seconds, `quick` six minutes, `overhead` four hours, `answers` six, `wave` five, all on two free cores; with
-`--quick` one round of one query. The wave's peak is PEAK of what the fixed executors process when they are overloaded.
+`events` takes seconds, `quick` six minutes, `demand` 20, `overhead` four hours, `answers` six, `wave` five, all on two free
+cores; with `--quick` one round of one query. The wave's peak is PEAK of what the fixed executors process when they are
+overloaded.
 """
 
+import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,6 +14,7 @@ from typing import Any
 from _common import Report, main_of_parts, progress, with_median
 
 from elastream.bench.arms import Cluster, arm_of
+from elastream.bench.demand import demand
 from elastream.bench.nexmark.events import KINDS, Events
 from elastream.bench.nexmark.queries import QUERIES
 from elastream.bench.nexmark.workload import Nexmark, query_of
@@ -30,6 +33,8 @@ WAVE_HOSTS = 4
 WAVE_CLUSTER = Cluster(replace(SMALL, billing=Billing(1.0)), max_hosts=WAVE_HOSTS, partitions=WAVE_HOSTS)
 WAVES, ROUNDS = ("q5", "q8", "q11", "q17", "q20"), 5
 OVERLOAD, PEAK = 50_000.0, 0.6
+# A search for the fewest executors at a load of which they need two or three of the four.
+DEMAND_QUERY, DEMAND_RATE, DEMAND_S, SEARCHES = "q5", 60_000.0, 40.0, 10
 KEPT_UP = 0.8  # of the events/s: who processes so many is not overloaded
 QUICK_LIMIT_S = 360.0
 
@@ -120,6 +125,20 @@ def measure_wave(report: Report, quick: bool) -> None:
         report.median_at_least(f"{name}: share in time above that of dra", more, 0.0, SOURCE)
 
 
+def measure_demand(report: Report, quick: bool) -> None:
+    workload = Nexmark(query_of(DEMAND_QUERY), Events(load=load_of("constant", DEMAND_RATE, DEMAND_S)))
+    searches = 2 if quick else SEARCHES
+    (found,) = demand(
+        [(DEMAND_RATE, workload)], Setup(WAVE_CLUSTER), WAVE_HOSTS, searches, lambda text, done, total: progress(text)
+    )
+    needed = [each if each is not None else WAVE_HOSTS + 1 for each in found.executors]
+    report.figures["demand: executors by search"] = needed
+    # Within one core would be any number from one to four: these have half a core each.
+    near = sum(abs(each - statistics.median_low(needed)) <= 1 for each in needed)
+    what = f"{DEMAND_QUERY} at {DEMAND_RATE:,.0f}/s: share of {searches} searches within one executor of their median"
+    report.at_least(what, near / searches, 0.9, SOURCE)
+
+
 if __name__ == "__main__":
     parts = {
         "events": measure_events,
@@ -127,5 +146,6 @@ if __name__ == "__main__":
         "answers": measure_answers,
         "overhead": measure_overhead,
         "wave": measure_wave,
+        "demand": measure_demand,
     }
     main_of_parts("nexmark", __doc__, parts)
