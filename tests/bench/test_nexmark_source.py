@@ -10,6 +10,7 @@ from elastream.bench.nexmark.queries import QUERIES
 from elastream.bench.nexmark.workload import WATERMARK_DELAY, Nexmark, query_of
 from elastream.bench.runs import Setup, run
 from elastream.bench.service import batches_of
+from elastream.bench.shapes import load_of
 from elastream.bench.sources import read_events, with_watermark
 from elastream.bench.workload import CLOSING_TIME, Reading
 from elastream.clouds.provider import SMALL
@@ -105,7 +106,7 @@ NAMES = tuple(QUERIES)
 @pytest.mark.slow
 @pytest.mark.parametrize("names", [NAMES[at : at + 4] for at in range(0, len(NAMES), 4)], ids="-".join)
 def test_rows_of_every_query_are_the_answers_through_kills_and_scaling(names):
-    events = Events(load=constant("200/s", lasts=60.0), disorder=1.0)
+    events = Events(load=load_of("burst", 500.0, 60.0), disorder=1.0)
     setup = Setup(CLUSTER, target_latency=10.0, kills=2, scales=True)
     outcomes = run(setup, [[Nexmark(query_of(name), events) for name in names]], arm_of("autopilot"), print)
     assert {each.workload: (each.correct, each.remark) for each in outcomes if not each.correct} == {}
