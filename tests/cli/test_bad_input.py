@@ -148,6 +148,16 @@ def test_an_experiment_that_cannot_be_run_is_named_with_those_that_can(
         assert name in result.output
 
 
+@pytest.mark.parametrize("command", [("experiment", "otd"), ("bench", "nexmark"), ("bench", "demand", "nexmark:q5")])
+@pytest.mark.parametrize("option", ["--json", "--html"])
+def test_file_of_figures_that_cannot_be_written_is_refused_first(tmp_path: Path, command: tuple[str, ...], option) -> None:
+    (tmp_path / "file").touch()
+    for place in (tmp_path, tmp_path / "file" / "page"):
+        result = invoke(*command, option, place)
+        assert result.exit_code == 2
+        assert "cannot be written" in " ".join(result.stderr.replace("│", " ").split())
+
+
 def test_command_without_experiments_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("elastream.evaluation.experiments.entry_points", lambda group: ())
     result = invoke("experiment", "visp")

@@ -22,9 +22,24 @@ MISSED_STATUS = 1
 # FILE of --json for standard output; text goes to standard error then.
 STDOUT = Path("-")
 
-Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write one self-contained page with plots.")]
-Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write figures and checks. -: standard output.")]
 
+def _writable(path: Path | None) -> Path | None:
+    """Refuse a file that cannot be written, before an hour of work."""
+    if path is not None and path != STDOUT:
+        folder = next(each for each in path.absolute().parents if each.exists())
+        if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+            raise typer.BadParameter(f"{path} cannot be written")
+    return path
+
+
+Html = Annotated[
+    Path | None,
+    typer.Option("--html", metavar="FILE", callback=_writable, help="Write one self-contained page with plots."),
+]
+Json = Annotated[
+    Path | None,
+    typer.Option("--json", metavar="FILE", callback=_writable, help="Write figures and checks. -: standard output."),
+]
 
 Plant = Annotated[
     str | None,
