@@ -1,7 +1,6 @@
 """N-Storm's Figures 8 to 11 on Spark: minutes of a running query whose tasks are re-deployed every minute.
 
-Each way has a stretch of its own on one cluster. Throughput by the second, seconds in which it is degraded, total records
-and bytes of control traffic are those of section 5.2. The undisturbed stretch is the baseline, as in the paper.
+Section 5.2: throughput by second, degraded seconds, totals and control traffic. The undisturbed stretch is the baseline.
 """
 
 import contextlib
@@ -61,8 +60,7 @@ class Stretch:
 class Throughput:
     """What a stretch showed.
 
-    rates: records by second. asked: seconds into the stretch at which tasks were re-deployed. traffic: bytes/s of control
-    by kind. state: MB at its end.
+    rates: records by second. asked: seconds of re-deployments. traffic: control bytes/s by kind. state: MB at the end.
     """
 
     rates: tuple[float, ...]
@@ -98,7 +96,7 @@ def by_second(batches: Sequence[CommittedBatch], since: float, seconds: float) -
 
 
 def run_stretch(rig: Rig, stretch: Stretch, chance: random.Random) -> Throughput:
-    """Run one stretch; tasks that have not landed when the next re-deployment comes are re-deployed from their plan."""
+    """Run one stretch. Tasks may still move when the next re-deployment comes."""
     way, asked = stretch.way, list[float]()
     rig.settle()
     rig.follower.switch(way.scheme, way.cycles, way.limits)
@@ -131,7 +129,7 @@ def _wait(rig: Rig, until: float) -> None:
 def run_all(
     stretches: Sequence[Stretch], warm: float, progress: Callable[[str, int, int], None], seed: int = 1
 ) -> tuple[dict[Stretch, Throughput], dict[str, object]]:
-    """Run `stretches`, one cluster for each number of keys; return what they showed, and facts about the run."""
+    """Run `stretches`, a cluster for each number of keys; return what they showed, and facts."""
     found, chance, began, wrong, batches = dict[Stretch, Throughput](), random.Random(seed), Used.now(), 0, 0
     hosts = ""
     for keys in dict.fromkeys(each.keys for each in stretches):
@@ -158,7 +156,7 @@ def baseline(found: Mapping[Stretch, Throughput], keys: int) -> float:
 
 
 def checks_of(found: Mapping[Stretch, Throughput], wrong: int) -> list[Check]:
-    """Return the bars for those pairs of stretches that were run."""
+    """Return the bars of those pairs that were run."""
     checks = [Check("counts that differ from a batch query's", wrong, "0", wrong == 0, "project's bar")]
     serious = {each: found[each].degraded(baseline(found, each.keys))[SERIOUS] for each in found}
 
