@@ -36,7 +36,7 @@ def with_heap(at, state, heap):
     hosts = observation.hosts
     columns = {metric: hosts.column(metric) for metric in hosts.metrics}
     return SimpleNamespace(
-        **{name: getattr(observation, name) for name in ("operators", "tasks", "leases", "context", "usable")},
+        **{name: getattr(observation, name) for name in ("operators", "tasks", "leases", "context", "usable", "growth")},
         hosts=Frame(hosts.ids, {**columns, Metric.HEAP: heap}),
     )
 

@@ -14,7 +14,7 @@ from elastream.control.scaling import ScalingLimits
 from elastream.core.action import Action, CancelDrain, DrainHost, LeaseHost, MoveTask, ReleaseHost, SetTokens, malformed
 from elastream.core.decision import Proposal, Unknown
 from elastream.core.hosts import HostState
-from elastream.core.memory import StateMoves, shortage
+from elastream.core.memory import KEEP_S, NEARLY, StateMoves, lacking, shortage
 from elastream.core.observation import Observation
 from elastream.core.plant import Plan
 from elastream.core.ring import Ring
@@ -212,7 +212,13 @@ def out_of_bounds(action: Action, plan: _Plan) -> str:
 def short_of_memory(action: Action, plan: _Plan) -> str:
     if moves := plan.placed_by(action):
         return plan.state_moves.refusal(moves)
-    if not isinstance(action, DrainHost | ReleaseHost) or plan.state(action.host) is not HostState.RUNNING:
+    if not isinstance(action, DrainHost | ReleaseHost):
+        return ""
+    if action.host in plan.observation.coming:
+        others = {*plan.observation.coming} - plan.leaving - {action.host}
+        lack = None if others else lacking(plan.observation, KEEP_S, NEARLY, plan.leaving)
+        return lack.sentence("would carry") if lack else ""
+    if plan.state(action.host) is not HostState.RUNNING:
         return ""
     return "" if DrainHost(action.host) in plan.granted else shortage(plan.observation, {action.host, *plan.leaving})
 

@@ -187,10 +187,8 @@ class Scaling:
     def _follow(
         self, actions: Sequence[Action], hosts: float | None, observation: Observation, there: int, first: bool
     ) -> float:
-        """Record and return the recommended hosts; without a number, present and newly leased ones.
-
-        A policy that removes hosts one by one recommends an unknown smaller number until it leases.
-        """
+        """Record and return the recommended hosts; without a number, present and newly leased ones."""
+        # A policy that removes hosts one by one recommends an unknown smaller number until it leases.
         now = observation.time
         more = sum(isinstance(each, LeaseHost | CancelDrain) for each in actions)
         fewer = sum(takes_away(each, observation) for each in actions)

@@ -324,11 +324,9 @@ class Btu(Policy):
         return None
 
     def _release(self, draft: Draft, host: str, late: Sequence[Unit]) -> bool:
-        """Empty and release `host` (Figure 5). Return True on success.
-
-        Operators with positive utility lose up to `_spare` instances there. All others move to hosts that are already
-        leased. If they do not fit, the plan is rolled back; with `partial_release` the removals stay.
-        """
+        """Empty and release `host` (Figure 5). Return True on success."""
+        # Operators with positive utility lose up to `_spare` instances there. All others move to hosts that are already
+        # leased. If they do not fit, the plan is rolled back; with `partial_release` the removals stay.
         if host in draft.received:
             return False
         share = 1 / draft.taking

@@ -387,11 +387,9 @@ class CohortStation(Station):
             self.finishing[row] += old[(old_head + k) % old.shape[0]]
 
     def _early(self, rate: float, mean: float, instances: int) -> Floats:
-        """Return equally likely seconds before the fluid queue: messaging plus random waiting.
-
-        Uses Allen and Cunneen's G/G/c and Whitt's queueing network analyser (1983); a source's variability is 0, because
-        the flow contains its bursts.
-        """
+        """Return equally likely seconds before the fluid queue: messaging plus random waiting."""
+        # Allen and Cunneen's G/G/c and Whitt's queueing network analyser (1983). A source's variability is 0, because the
+        # flow contains its bursts.
         if self.messaging is not None and not self.before.any():
             self.before = self.messaging.mean * _quantiles(Shape(LOGNORMAL, self.messaging.spread, self.shape.samples))
         if not instances:

@@ -346,11 +346,9 @@ def _values(frames: Sequence[Frame], metric: Metric, names: Sequence[str]) -> li
 
 
 def _finished(observation: Observation, frame: Frame, processed: float, busy: float, speed: float) -> float:
-    """Return the source records/s that `busy` cores would finish in every query, in the mix that arrives.
-
-    If one query falls behind and others do not, busy cores over processed records mislead. Each query's work is divided by
-    its own records, and counts for the records on their way to it.
-    """
+    """Return the source records/s that `busy` cores would finish in every query, in the mix that arrives."""
+    # If one query falls behind and others do not, busy cores over processed records mislead. Each query's work is divided
+    # by its own records, and counts for the records on their way to it.
     layout = observation.context.layout
     by_name = layout.graph.by_name
     offered: dict[str, float] = {}

@@ -288,12 +288,11 @@ def _paid_ahead(due: Floats, least: float, now: int) -> float:
 def _recurring(late: Floats, steps: int) -> Floats:
     """Return the late records without those of a jump that the load had only once, which is no pattern.
 
-    A load had one jump if most late records of the least fleet are in two horizons, or in a tenth of a shorter past.
-
     Args:
         late: Shape (bins, settings), the most frugal setting first.
         steps: Bins of a horizon.
     """
+    # One jump: most late records of the least fleet are in two horizons, or in a tenth of a shorter past.
     length = max(1, min(2 * steps, late.shape[0] // BLOCKS))
     total = np.concatenate([[0.0], np.cumsum(late[:, 0])])
     within = total[length:] - total[:-length]

@@ -463,11 +463,10 @@ def _way(reached: float, goal: Goal) -> int:
 
 
 class _Search:
-    """Loop of Algorithm 5 from the instant `begin` (ot).
+    """Loop of Algorithm 5 from the instant `begin` (ot)."""
 
-    Actions at a cross-over go one way, and each improves the throughput. If none helps, the next instant follows; the
-    printed loop does not end then.
-    """
+    # Actions at a cross-over go one way, and each improves the throughput. If none helps, the next instant follows; the
+    # printed loop does not end then.
 
     def __init__(
         self,

@@ -228,11 +228,9 @@ class Round:
         return [SetTokens(name, tokens, why=why) for name in self.load.units if name not in self.rings]
 
     def _join(self) -> list[Action]:
-        """Return rings with the usable hosts that are not on every ring yet.
-
-        Each joins beside an overloaded host, the worst first. Otherwise it joins between neighbours of one fault zone, or
-        beside the fullest host.
-        """
+        """Return rings with the usable hosts that are not on every ring yet."""
+        # Each joins beside an overloaded host, the worst first. Otherwise it joins between neighbours of one fault zone, or
+        # beside the fullest host.
         rings, joining = (
             dict(self.rings),
             [h for h in self.observation.usable if any(h not in r for r in self.rings.values())],
@@ -351,10 +349,8 @@ class Round:
         return self.policy.cut == "load" and lasted < LONGEST_DOUBT_S and self.load.uncertainty(host) > UNCERTAIN
 
     def _neighbourhood(self, host: str) -> tuple[str, ...] | None:
-        """Return `host` and its clockwise neighbours up to the first light one; None without one.
-
-        With `cut` "load" and known loads a light one is not required: the first neighbour suffices.
-        """
+        """Return `host` and its clockwise neighbours up to the first light one; None without one."""
+        # With `cut` "load" and known loads a light one is not required: the first neighbour suffices.
         ring, neighbours = next(iter(self.rings.values())), [host]
         for neighbour in ring.successors(host, len(ring)):
             neighbours.append(neighbour)
@@ -406,10 +402,8 @@ class Round:
         return float(arc.levels(after).max()) < (1 - self.policy.gain) * float(arc.levels(before).max())
 
     def _is_divisible(self, host: str) -> bool:
-        """Return True if other hosts could take enough work from `host`.
-
-        Partitions up to the number of its cores already run side by side: dividing these gains nothing.
-        """
+        """Return True if other hosts could take enough work from `host`."""
+        # Partitions up to the number of its cores already run side by side: dividing these gains nothing.
         there, width = len(self.observation.usable), self.observation.leases[host].type.width
         for name, ring in self.rings.items():
             arc = self._arc_of(name, ring, (host,), host)

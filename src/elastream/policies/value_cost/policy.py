@@ -496,10 +496,8 @@ class Sharded(ValueCost):
 
 
 def _arriving(request: SearchRequest) -> Floats:
-    """Return the records/s that reach each operator; NaN where rate or cost is unknown.
-
-    A chain is measured as one stage, so rates inside it are derived.
-    """
+    """Return the records/s that reach each operator; NaN where rate or cost is unknown."""
+    # A chain is measured as one stage, so rates inside it are derived.
     observation, problem = request.observation, request.situation.problem
     rates = {name: recent_rate(observation, name) for name in problem.operators}
     if problem.shared:

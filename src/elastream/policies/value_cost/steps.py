@@ -265,10 +265,8 @@ def grow(assembly: Assembly, operator: int, flows: Flows | None = None, *, lease
 
 
 def _largest_for(assembly: Assembly, operator: int) -> HostType | None:
-    """Return the largest type for `operator`; with shared cores the one that adds most.
-
-    If tasks have equal shares, a slow host delays the others and may add nothing.
-    """
+    """Return the largest type for `operator`; with shared cores the one that adds most."""
+    # If tasks have equal shares, a slow host delays the others and may add nothing.
     if not (assembly.problem.shared and assembly.problem.equal and assembly.hosts):
         return largest(assembly.types_for(operator))
     now, slowest = float(assembly.capacity[:, 0].mean()), float(assembly.speeds.min())
