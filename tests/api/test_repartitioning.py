@@ -17,7 +17,7 @@ from elastream.checkpoints.repartition import Pause, add_pause
 from elastream.control.width import DAY_S
 from elastream.core.action import Repartition
 from elastream.core.alarm import Alarms
-from elastream.core.width import RepartitionRule
+from elastream.core.width import PauseLimit, RepartitionRule, TooLong
 from elastream.dataflow.endpoints import collect, records
 from elastream.errors import ElastreamError
 from elastream.recording.directory import RunDirectory
@@ -92,12 +92,12 @@ def test_unknown_pause_is_tried(tmp_path, measured):
 
 def test_run_whose_repartition_took_too_long_does_not_try_again(tmp_path, measured, monkeypatch):
     def slow(*_, **__):
-        raise changes.TooLong("it took longer than 60 s")
+        raise TooLong("it took longer than 60 s")
 
     monkeypatch.setattr(repartitioning, "repartition", slow)
     checkpoints = made(tmp_path)
-    with pytest.raises(changes.TooLong):
-        checkpoints.change(None, tmp_path / "checkpoint" / "source", 4, 60.0)
+    with pytest.raises(TooLong):
+        checkpoints.change(None, tmp_path / "checkpoint" / "source", 4, PauseLimit(60.0))
     assert checkpoints.refusal(Repartition(4)) == "it took longer than 60 s"
 
 
@@ -105,7 +105,7 @@ def test_a_pause_that_is_used_up_is_no_reason_to_give_up(tmp_path, measured):
     measured(20.0)
     checkpoints = made(tmp_path)
     with pytest.raises(ElastreamError, match="takes about 20 s, and 10 s of the pause are left"):
-        checkpoints.change(None, tmp_path / "checkpoint" / "source", 4, 10.0)
+        checkpoints.change(None, tmp_path / "checkpoint" / "source", 4, PauseLimit(10.0, now=lambda: 0.0))
     assert checkpoints.refusal(Repartition(4)) == ""
 
 

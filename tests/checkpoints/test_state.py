@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import time
 import zipfile
 from pathlib import Path
@@ -198,6 +199,14 @@ def test_json_holds_every_partition(tmp_path: Path) -> None:
     (query,) = json.loads(result.stdout)
     assert [part["rows"] for part in query["operators"][0]["partitions"]] == [1.0, 3.0]
     assert invoke("state", folder).exit_code == 0
+
+
+def test_run_without_state_needs_no_repartition(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text('{"format": 1, "flow": "f", "started": 0.0}')
+    shutil.rmtree(checkpoint(tmp_path / "checkpoint" / "source", rows=(1,)) / "state")
+    result = invoke("repartition", tmp_path, "--partitions", "4")
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert "source has no state" in result.stderr
 
 
 def test_checkpoint_before_a_repartition_is_no_query_of_the_run(tmp_path: Path) -> None:

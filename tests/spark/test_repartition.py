@@ -48,25 +48,45 @@ def ended(process: subprocess.Popen[str]) -> str:
     return output
 
 
-def test_run_goes_on_with_more_state_partitions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def started(tmp_path: Path) -> tuple[subprocess.Popen[str], Path]:
+    """Start the program; return it and its run's folder once some batches are committed."""
     (tmp_path / "keys.py").write_text(PROGRAM)
-    first = elastream("run", "keys.py")
+    process = elastream("run", "keys.py")
     while not list(tmp_path.glob("runs/*/checkpoint/*/commits/3")):
-        assert first.poll() is None, first.communicate()[1]
+        assert process.poll() is None, process.communicate()[1]
         time.sleep(0.2)
-    os.kill(first.pid, signal.SIGINT)
-    first.communicate()
     (run,) = (tmp_path / "runs").iterdir()
-    time.sleep(QUIET_S)
-    done = ended(elastream("repartition", str(run), "--partitions", "5", "--skip-open-batch"))
-    assert "equal before and after, in 5 partitions (4 before)" in done
-    ended(elastream("run", "--resume", str(run)))
+    return process, run
+
+
+def check_whole(run: Path) -> None:
+    """Check the new width and the results of all records."""
     (query,) = json.loads(ended(elastream("state", str(run), "--json")))
     assert query["partitions"] == 5
     (results,) = (each for each in (run / "results").iterdir() if each.is_dir())
     counted = dict(latest(results)[["k", "n"]].itertuples(index=False))
     assert counted == Counter(n % 40 for n in range(RECORDS))
+
+
+def test_run_goes_on_with_more_state_partitions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    first, run = started(tmp_path)
+    os.kill(first.pid, signal.SIGINT)
+    first.communicate()
+    time.sleep(QUIET_S)
+    done = ended(elastream("repartition", str(run), "--partitions", "5", "--skip-open-batch"))
+    assert "equal before and after, in 5 partitions (4 before)" in done
+    ended(elastream("run", "--resume", str(run)))
+    check_whole(run)
+
+
+def test_live_run_repartitions_its_state_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    live, run = started(tmp_path)
+    done = ended(elastream("repartition", str(run), "--partitions", "5"))
+    assert f"{run} has 5 state partitions (4 before): 40 rows of state, equal before and after; paused for" in done
+    ended(live)
+    check_whole(run)
 
 
 BY_ITSELF = f"""
@@ -117,8 +137,4 @@ def test_run_repartitions_its_state_by_itself(tmp_path: Path, monkeypatch: pytes
         ended(elastream("run", "--resume", str(run)))
     else:
         assert "done" in [json.loads(line)["state"] for line in (run / "journal.jsonl").read_text().splitlines()]
-    (query,) = json.loads(ended(elastream("state", str(run), "--json")))
-    assert query["partitions"] == 5
-    (results,) = (each for each in (run / "results").iterdir() if each.is_dir())
-    counted = dict(latest(results)[["k", "n"]].itertuples(index=False))
-    assert counted == Counter(n % 40 for n in range(RECORDS))
+    check_whole(run)

@@ -216,7 +216,9 @@ def _run_in(
 ) -> RunResult:
     directory, resumed = folder.directory, folder.resumed
     selections = selections_of(with_newest_code(graph, directory))
-    checkpoints = None if settings.repartition is None or order is not None else RunCheckpoints.of(directory, settings)
+    checkpoints, own_repartitions = RunCheckpoints.of(directory, settings), list[RepartitionExtension]()
+    if checkpoints.rule is not None:
+        own_repartitions.append(RepartitionExtension(checkpoints, policy.partitions_a_host))
     keep = retention_of(float(settings.retention))
     copies = [] if settings.record is None else [Recorder(settings.record, keep=keep)]
     recorders = [Recorder(directory.recording, resumed=resumed is not None, keep=keep), *copies]
@@ -261,7 +263,7 @@ def _run_in(
                 resumed=resumed,
                 progress=partial(_show_start, views, graph.name),
                 bounded=None if order is None else order.hosts,
-                checkpoints=checkpoints,
+                checkpoints=checkpoints if order is None else None,
             )
         try:
             if order is not None:
@@ -295,7 +297,7 @@ def _run_in(
                         KeyTableExtension(table_log),
                         CodeExtension(CodeLog(directory)),
                         RequestExtension(directory),
-                        *(() if checkpoints is None else (RepartitionExtension(checkpoints, policy.partitions_a_host),)),
+                        *own_repartitions,
                     ),
                     scaling=settings.scaling,
                     remarks=unchangeable(plant.context, policy),
@@ -455,8 +457,6 @@ def admit(
     sleeps: bool = False,
 ) -> None:
     """Check that `graph` can run on Spark with `settings`, without a session or a JVM.
-
-    `run` calls it before it starts anything, and `elastream check` calls nothing else.
 
     Host types begin with that of the first hosts, and are empty if unknown. Results where a sink writes must be those of
     the resumed `run`; with None they are replaced. Folders of sources may be empty if the run `sleeps`.

@@ -48,7 +48,7 @@ class Setup:
         target_latency: Seconds from an event's due time to its commit, for workloads without a target of their own.
         kafka: Servers of a Kafka broker that carries the events, if any.
         kills: Local hosts that are killed while the load lasts, evenly spaced.
-        scales: True if Autopilot adds a host during each load, and gives it back, instead of following a policy.
+        scales: True if Autopilot adds a host during each load, and gives it back.
     """
 
     cluster: Cluster

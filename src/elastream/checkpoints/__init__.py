@@ -1,1 +1,1 @@
-"""Checkpoints of stopped streaming queries, of this package and of others: the width of their state, and its change."""
+"""Checkpoints of stopped streaming queries: the width of their state, and its change."""

@@ -1,7 +1,7 @@
 """Changes the number of state partitions of a stopped query, whole or not at all.
 
-Spark (4.2 and later, RocksDB) writes the repartitioned state as a batch without records, here in a copy of the checkpoint
-whose large files are hard links. Only a copy with equal rows takes the checkpoint's place, in one step of the kernel.
+Spark writes the new state as a batch without records, here in a copy of the checkpoint whose large files are hard links.
+A copy with equal rows takes the checkpoint's place in one step of the kernel.
 """
 
 # Steps:
@@ -20,7 +20,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from itertools import combinations
@@ -31,9 +31,9 @@ import numpy as np
 
 from elastream.checkpoints.state import CheckpointState, checkpoint_state
 from elastream.clouds.local.java import cache_folder
+from elastream.core.width import PauseLimit, TooLong
 from elastream.errors import EnvironmentProblem, InputError, first_line
 from elastream.spark.jvm.releases import release_of
-from elastream.units import format_duration
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,6 +80,12 @@ class Prediction(NamedTuple):
             return "unknown"
         sure = self.longest <= SURE * self.shortest
         return f"about {self.longest:.0f} s" if sure else f"{self.shortest:.0f} to {self.longest:.0f} s"
+
+    @property
+    def sentence(self) -> str:
+        if math.isnan(self.longest):
+            return "the pause is unknown: no repartition was measured on this machine yet"
+        return f"the pause is {self.text}, by earlier repartitions on this machine"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +135,19 @@ def check_repartition(
         raise InputError(f"{name} was written {age:.0f} s ago: stop the query first")
 
 
+def states_to_change(
+    folders: Mapping[str, Path], partitions: int, *, skip_open_batch: bool = False, stopped: bool = False
+) -> Mapping[str, CheckpointState]:
+    """Return the states of another width. Raises InputError if one cannot change, or none needs to."""
+    states = {name: checkpoint_state(folder) for name, folder in folders.items()}
+    keyed = {name: each for name, each in states.items() if each.operators}
+    # A run whose repartition was cut off has queries of both widths.
+    changing = {name: each for name, each in keyed.items() if each.width != partitions}
+    for each in (changing or keyed or states).values():
+        check_repartition(each, partitions, skip_open_batch=skip_open_batch, stopped=stopped)
+    return changing
+
+
 def before_of(state: CheckpointState) -> Path:
     folder = state.folder.resolve()
     return folder.with_name(f"{folder.name}.{state.width}-partitions")
@@ -145,6 +164,12 @@ def predicted(state: CheckpointState, partitions: int) -> Prediction:
     return predicted_pause(read_pauses(cache_folder() / PAUSES), state.width + partitions, state.megabytes)
 
 
+def predicted_together(states: Iterable[CheckpointState], partitions: int) -> Prediction:
+    """Return the pause for `states` one after another."""
+    pauses = [predicted(each, partitions) for each in states]
+    return Prediction(math.fsum(each.shortest for each in pauses), math.fsum(each.longest for each in pauses))
+
+
 def repartition(
     spark: "SparkSession",
     folder: Path,
@@ -153,14 +178,12 @@ def repartition(
     *,
     skip_open_batch: bool = False,
     stopped: bool = False,
-    longest: float = math.inf,
+    limit: PauseLimit | None = None,
 ) -> Repartitioned:
     """Give the state of a stopped query `partitions` partitions.
 
     Args:
-        folder: The query's checkpoint, on a local file system.
         skip_open_batch: Leave out a newest batch that is not committed; its records come again in the next batch.
-        longest: Seconds after which it is undone.
 
     Raises:
         InputError: The checkpoint cannot be repartitioned, or was written meanwhile.
@@ -174,11 +197,7 @@ def repartition(
     copy = folder.with_name(folder.name + SUFFIX)
     before = before_of(state)
     pause = predicted(state, partitions)
-    say(
-        "the pause is unknown: no repartition was measured on this machine yet"
-        if math.isnan(pause.longest)
-        else f"the pause is {pause.text}, by earlier repartitions on this machine"
-    )
+    say(pause.sentence)
     say(f"copying the checkpoint ({state.megabytes:.1f} MB of state, as links)")
 
     def measured() -> float:
@@ -187,7 +206,7 @@ def repartition(
         return seconds
 
     try:
-        with _cancelled_after(spark, longest) as check, in_format(spark.conf, folder / "commits" / str(state.committed)):
+        with _cancelled_by(spark, limit) as check, in_format(spark.conf, folder / "commits" / str(state.committed)):
             shutil.rmtree(copy, ignore_errors=True)
             shutil.copytree(folder, copy, copy_function=_link)
             say(f"repartitioning from {state.width} to {partitions}")
@@ -223,28 +242,21 @@ def undo(folder: Path, done: Repartitioned) -> None:
     shutil.rmtree(done.before, ignore_errors=True)
 
 
-class TooLong(EnvironmentProblem):
-    pass
-
-
 @contextmanager
-def _cancelled_after(spark: "SparkSession", seconds: float) -> Iterator[Callable[[], None]]:
-    """Cancel the jobs of this thread after `seconds`. Yields a function that then raises TooLong."""
+def _cancelled_by(spark: "SparkSession", limit: PauseLimit | None) -> Iterator[Callable[[], None]]:
+    """Cancel the jobs of this thread at the `limit`. Yields its check."""
     from py4j.protocol import Py4JError
 
-    began, context, group = time.monotonic(), spark.sparkContext, f"elastream-repartition-{time.monotonic_ns()}"
-
-    def check() -> None:
-        if time.monotonic() - began >= seconds:
-            raise TooLong(f"the repartition took longer than {format_duration(seconds)}: nothing is changed")
-
-    if seconds == math.inf:
-        yield check
+    if limit is None:
+        yield lambda: None
         return
+    context, group = spark.sparkContext, f"elastream-repartition-{time.monotonic_ns()}"
 
     def cancel() -> None:
         while not ended.wait(CANCEL_S):  # a job may begin after a cancellation
-            if time.monotonic() - began >= seconds:
+            try:
+                limit.check()
+            except EnvironmentProblem:
                 with suppress(Py4JError):
                     context.cancelJobGroup(group)
 
@@ -253,7 +265,7 @@ def _cancelled_after(spark: "SparkSession", seconds: float) -> Iterator[Callable
     context.setJobGroup(group, "repartition the state")
     thread.start()
     try:
-        yield check
+        yield limit.check
     finally:
         ended.set()
         thread.join()

@@ -46,38 +46,37 @@ def state(place: Place, as_json: AsJson = False) -> None:
 
 
 def repartition(context: typer.Context, place: Place, partitions: Partitions, skip_open_batch: Skip = False) -> None:
-    """Change the number of state partitions of a stopped query or run, by Spark 4.2 or newer, for RocksDB.
+    """Change the number of state partitions of a run or a stopped query, by Spark 4.2 or newer, for RocksDB.
 
-    The checkpoint changes whole or not at all. The one before stays beside it.
-
-    A query stopped under load has usually cut off a batch. With --skip-open-batch its records come again, so its sink must
+    It changes whole or not at all. A live run pauses for it; the end of this command withdraws it. Of a stopped query, the
+    checkpoint before stays beside. If a batch was cut off, --skip-open-batch lets its records come again: the sink must
     tolerate repeated ones, as updated results do.
     """
     from elastream.api.folder import PARTITIONS
-    from elastream.checkpoints.repartition import check_release, check_repartition
+    from elastream.checkpoints.repartition import check_release, states_to_change
     from elastream.checkpoints.repartition import repartition as change
-    from elastream.checkpoints.state import checkpoint_state, checkpoints_of, local_folder
+    from elastream.checkpoints.state import checkpoints_of, local_folder
     from elastream.recording.directory import RunDirectory
     from elastream.recording.manifest import read_manifest, run_lock, write_manifest
+    from elastream.recording.run_state import holder_of
     from elastream.spark.jvm.releases import installed
 
     place = local_folder(place)
     folders, directory = checkpoints_of(place), RunDirectory(place)
     is_run = directory.manifest.is_file()
+    say = (lambda sentence: None) if is_quiet(context) else (lambda sentence: typer.echo(sentence, err=True))
+    if is_run and holder_of(directory.lock) is not None:
+        from elastream.api.repartitioning import request_repartition
+
+        typer.echo(request_repartition(directory, partitions, say))
+        return
     with ExitStack() as stack:
         if is_run:
             stack.enter_context(run_lock(directory))
-        states = {
-            name: each for name, folder in folders.items() if (each := checkpoint_state(folder)).operators or not is_run
-        }
-        # A run whose repartition was cut off has queries of both widths.
-        changing = {name: each for name, each in states.items() if not is_run or each.width != partitions}
-        for each in changing.values() or states.values():
-            check_repartition(each, partitions, skip_open_batch=skip_open_batch)
+        changing = states_to_change(folders, partitions, skip_open_batch=skip_open_batch)
         if version := installed():
             check_release(version)  # before the seconds of a session
         spark = stack.enter_context(_session())
-        say = (lambda sentence: None) if is_quiet(context) else (lambda sentence: typer.echo(sentence, err=True))
         for name, each in changing.items():
             done = change(spark, each.folder, partitions, say, skip_open_batch=skip_open_batch)
             query = f"{name}: " if name else ""

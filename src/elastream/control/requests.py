@@ -1,11 +1,11 @@
-"""Requests of people in each round: bounds of the number of hosts, and hosts to drain."""
+"""Requests of people in each round: bounds of the number of hosts, hosts to drain, and state partitions."""
 
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 
 from elastream.control.extension import LoopExtension
-from elastream.core.action import Action, DrainHost, ReleaseHost
+from elastream.core.action import Action, DrainHost, ReleaseHost, Repartition
 from elastream.core.alarm import Alarms
 from elastream.core.decision import Proposal
 from elastream.core.hosts import HostState
@@ -28,6 +28,7 @@ class RequestExtension(LoopExtension):
         self._since = directory.lock.stat().st_mtime if directory.lock.exists() else time.time()
         self._bounds: Request | None = None
         self._drains: dict[str, float] = {}
+        self._repartitions: list[Proposal] = []
         self._contexts: tuple[Context, Context] | None = None
         self._news = False
 
@@ -40,6 +41,9 @@ class RequestExtension(LoopExtension):
                 self._bounds, self._contexts = request, None
             elif request.action == "drain":
                 self._drains[request.host] = observation.time + PATIENCE_S
+            elif request.action == "repartition":
+                action = Repartition(request.partitions, f"requested by {request.by}", request.time)
+                self._repartitions = [Proposal(action, request.by)]  # an earlier one was withdrawn
         context = observation.context
         if self._bounds is None:
             return observation
@@ -55,7 +59,7 @@ class RequestExtension(LoopExtension):
         return news
 
     def proposals(self, observation: Observation, planned: Sequence[Action], alarms: Alarms) -> Sequence[Proposal]:
-        """Return drains until they are in force, at most for `PATIENCE_S`, and those of hosts above a bound."""
+        """Return drains until in force, at most for `PATIENCE_S`, those of hosts above a bound, and a new repartition."""
         leases, now = observation.leases, observation.time
         running = [host for host, lease in leases.items() if lease.state is HostState.RUNNING]
         self._drains = {host: until for host, until in self._drains.items() if host in running and now < until}
@@ -67,4 +71,5 @@ class RequestExtension(LoopExtension):
             newest = [host for host in sorted(running, key=lambda host: -leases[host].since) if host not in leaving]
             why = f"at most {counted(most, 'host')}: requested on the page"
             drains += [DrainHost(host, why=why) for host in newest[: max(0, surplus)]]
-        return [Proposal(drain, BY) for drain in drains]
+        repartitions, self._repartitions = self._repartitions, []
+        return [*(Proposal(drain, BY) for drain in drains), *repartitions]

@@ -45,7 +45,7 @@ class WidthHistory:
         return self._last - self.since >= DAY_S
 
 
-ON_DISK = "elastream repartition gives a stopped query more, with state_store='disk' and Spark 4.2"
+ON_DISK = "elastream repartition gives a run or a stopped query more, with state_store='disk' and Spark 4.2"
 
 
 class WidthAdvice(LoopExtension):

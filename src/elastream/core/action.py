@@ -551,12 +551,17 @@ class MoveTask(Action):
 
 @dataclass(frozen=True, slots=True)
 class Repartition(Action):
-    """Give the state of all keyed operators `partitions` partitions. The queries stop meanwhile."""
+    """Give the state of all keyed operators `partitions` partitions. The queries stop meanwhile.
+
+    Attributes:
+        requested: Epoch seconds of a person's request; 0 without.
+    """
 
     relieves: ClassVar[bool] = False
 
     partitions: int
     why: str = field(default="", compare=False)
+    requested: float = 0.0
 
     @property
     def subject(self) -> Key:
@@ -803,6 +808,7 @@ def _each(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
 _FORMS: Mapping[Any, _Form] = {
     str: _Form(lambda value: isinstance(value, str), "a text"),
     int: _Form(lambda value: isinstance(value, int) and not isinstance(value, bool), "a whole number"),
+    float: _Form(_is_number, "a number"),
     TaskId: _Form(_is_task, "a TaskId of a text and a whole number", lambda value: TaskId(**value)),
     tuple[str, ...]: _Form(_each(lambda value: isinstance(value, str)), "a tuple of texts", tuple),
     tuple[TaskId, ...]: _Form(

@@ -1,12 +1,14 @@
-"""The rule by which a run repartitions its state by itself."""
+"""The rule by which a run repartitions its state by itself, and the limit of the pause."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from elastream.core.cron import cron_problem
-from elastream.errors import ElastreamError, InputError
-from elastream.units import duration
+from elastream.errors import ElastreamError, EnvironmentProblem, InputError
+from elastream.units import duration, format_duration
 
 KEYS = ("when", "longest_pause")
 EXAMPLE = "{when: '0 3 * * *', longest_pause: 60s}"
@@ -40,3 +42,48 @@ class RepartitionRule:
         if not 0 < seconds < float("inf"):
             raise InputError(f"{name}: longest_pause is {seconds:g} s; it must be above 0", (name, "longest_pause"))
         return cls(str(when), seconds)
+
+
+# Why a request is given up.
+WITHDRAWN = "its command has ended"
+
+
+class TooLong(EnvironmentProblem):
+    pass
+
+
+class Withdrawn(EnvironmentProblem):
+    pass
+
+
+def _never() -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class PauseLimit:
+    """Limit of a pause that has begun.
+
+    Attributes:
+        longest: Seconds.
+        withdrawn: Returns True once nobody wants it any more.
+    """
+
+    longest: float = math.inf
+    withdrawn: Callable[[], bool] = _never
+    now: Callable[[], float] = time.monotonic
+    began: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "began", self.now())
+
+    @property
+    def left(self) -> float:
+        return self.began + self.longest - self.now()
+
+    def check(self) -> None:
+        """Raise EnvironmentProblem once the pause must end."""
+        if self.withdrawn():
+            raise Withdrawn(f"{WITHDRAWN}: nothing is changed")
+        if self.left <= 0:
+            raise TooLong(f"the pause became longer than {format_duration(self.longest)}: nothing is changed")

@@ -6,7 +6,6 @@ run takes over leases and repeats an uncommitted batch, whether or not records w
 """
 
 import math
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -14,12 +13,10 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from elastream.errors import EnvironmentProblem
 from elastream.freshness.planner import BoundedRun
 from elastream.recording.directory import RunDirectory
 from elastream.recording.lines import Lines, whole_lines
-from elastream.recording.run_state import holder_of
-from elastream.systems import lock
+from elastream.recording.manifest import process_lock
 
 # Lines of the log after which older ones are dropped, and how many stay.
 MAX_LINES, KEPT_LINES = 2_000, 1_000
@@ -158,15 +155,6 @@ class RunReporter:
 def controller_lock(directory: RunDirectory) -> Iterator[int]:
     """Lock a folder for its controller; yield the descriptor. Raises EnvironmentProblem if another one lives."""
     directory.controller_lock.parent.mkdir(parents=True, exist_ok=True)
-    file = os.open(directory.controller_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            lock(file, wait=False)
-        except OSError:
-            holder = holder_of(directory.controller_lock) or "unknown"
-            raise EnvironmentProblem(f"{directory.root} has a controller, process {holder}: stop that one first") from None
-        os.ftruncate(file, 0)
-        os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
+    what = f"{directory.root} has a controller"
+    with process_lock(directory.controller_lock, lambda other: f"{what}, process {other}: stop that one first") as file:
         yield file
-    finally:
-        os.close(file)

@@ -81,6 +81,8 @@ class RunDirectory:
     paused = Below("control", "paused")  # exists while the controller is paused, with the time of the pause
     stop_request = Below("control", "stop")  # request of `elastream stop` to the driver, with its time
     requests = Below("control", "requests.jsonl")  # requests of people to the loop, one line each; never removed
+    # lock of the command that waits for a repartition
+    repartition_lock = Below("control", "repartition.lock")
     page = Below("control", "page")  # address of the run's live page, with its token, while it is served
     cluster = Below("cluster")  # logs and work folders of master and workers
     manifest = Below("run.json")  # description of the run (dataflow, program, format), from which it is resumed

@@ -6,7 +6,7 @@ The process that drives the run holds `run.lock` (`flock`), which is free once i
 import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -86,19 +86,27 @@ def write_manifest(directory: RunDirectory, manifest: Manifest) -> None:
 
 @contextmanager
 def run_lock(directory: RunDirectory) -> Iterator[None]:
-    """Lock a run's folder; raise EnvironmentProblem if another run has it, as two drivers would write one checkpoint."""
+    """Lock a run's folder. Raises EnvironmentProblem if another driver has it."""
+    held = f"{directory.root} is held by another process"
+    with process_lock(directory.lock, lambda other: f"{held} ({other}), which runs it"):
+        yield
+
+
+@contextmanager
+def process_lock(path: Path, refusal: Callable[[str], str]) -> Iterator[int]:
+    """Lock the file `path`; yield its descriptor. Raises EnvironmentProblem with `refusal` of the process that has it."""
     try:
-        file = os.open(directory.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise EnvironmentProblem(f"{directory.lock} cannot be written: {error.strerror or error}") from error
+        raise EnvironmentProblem(f"{path} cannot be written: {error.strerror or error}") from error
     try:
         try:
             lock(file, wait=False)
         except OSError:
             holder = os.read(file, 20).decode(errors="replace").strip() or "unknown"
-            raise EnvironmentProblem(f"{directory.root} is held by another process ({holder}), which runs it") from None
+            raise EnvironmentProblem(refusal(holder)) from None
         os.ftruncate(file, 0)
         os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
-        yield
+        yield file
     finally:
         os.close(file)  # which releases the lock

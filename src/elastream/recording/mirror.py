@@ -1,6 +1,6 @@
 """Copy of the driver's files of a run on a shared file system, and the claim of one driver on them.
 
-With the copy a run can resume on any machine. It lags by seconds, which does no harm: Spark's own logs hold each batch's
+With the copy a run can resume on any machine. It lags by seconds, harmlessly: Spark's own logs hold each batch's
 records and composition, and a lost switch is decided anew. A record in the folder is the lock.
 """
 

@@ -108,7 +108,7 @@ TAIL_BLOCK = 1 << 16
 
 
 def whole_length(path: Path) -> int:
-    """Return the bytes of `path` up to the end of its last whole line; a killed writer may have torn one."""
+    """Return the bytes of `path` up to the end of its last whole line."""
     return path.stat().st_size - len(_tail(path, lines=1)[-1])
 
 

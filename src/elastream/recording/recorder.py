@@ -38,8 +38,7 @@ from elastream.units import format_duration
 class Entries:
     """Converts an observer's events to entries for `_write`.
 
-    The header is written when the run has operators, and again, merged, when more come to run. Nothing is recorded
-    before that.
+    The header is written when the run has operators, and again, merged, when more come to run.
     """
 
     def __init__(self) -> None:
@@ -111,8 +110,6 @@ class Collector(Entries):
 
 class Recorder(Entries):
     """An observer that writes every entry to a file of JSON lines, flushed line by line, unknown values as null.
-
-    The file of a killed run holds all entries up to then.
 
     Args:
         path: File or folder.

@@ -1,9 +1,9 @@
-"""Log of what people requested of a live run on its page. The loop reads it in each round, as it reads `elastream stop`."""
+"""Log of what people requested of a live run. The loop reads it in each round, as it reads `elastream stop`."""
 
 import contextlib
 import json
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from elastream.errors import EnvironmentProblem
@@ -15,7 +15,7 @@ class Request:
     """A request of a person.
 
     Attributes:
-        action: "pause", "unpause", "bounds" or "drain".
+        action: "pause", "unpause", "bounds", "drain" or "repartition".
         min_hosts, max_hosts: Bounds of the number of hosts; 0 for those of the run itself.
     """
 
@@ -25,6 +25,7 @@ class Request:
     host: str = ""
     min_hosts: int = 0
     max_hosts: int = 0
+    partitions: int = 0
 
 
 class RequestLog:
@@ -34,13 +35,15 @@ class RequestLog:
         self._path = path
         self._offset = 0
 
-    def append(self, request: Request) -> None:
-        """Append a request, synced to disk."""
+    def append(self, request: Request) -> Request:
+        """Append a request, synced to disk; return it with its time."""
+        request = replace(request, time=time.time())
         try:
             with locked(self._path), contextlib.closing(Lines(self._path, "the requests")) as lines:
-                lines.append({**asdict(request), "time": time.time()})
+                lines.append(asdict(request))
         except OSError as error:
             raise EnvironmentProblem(f"the requests {self._path} cannot be written: {error.strerror or error}") from None
+        return request
 
     def newer(self) -> list[Request]:
         """Return the requests since the last call; a damaged line is skipped."""

@@ -37,6 +37,10 @@ class Tail:
         self.behind = False
         self.newest: Json = {}
 
+    def skip_parts(self) -> None:
+        """Leave out the earlier parts that exist now."""
+        self._done |= set(self._parts())
+
     def read(self, most: int, characters: int = 10_000_000) -> list[Json]:
         """Add new entries up to these limits, at least one, and return them. Raises InputError for a damaged one."""
         entries: list[Json] = []
@@ -55,7 +59,7 @@ class Tail:
 
     @property
     def recording(self) -> Recording:
-        """The recording so far, without what is kept of the newest observation alone."""
+        """The recording so far."""
         return self._builder.recording
 
     def _entries(self) -> Iterator[Json]:

@@ -187,7 +187,7 @@ def calibrate(
     """Estimate the constants from a recording of `layout`, a dataflow of one segment.
 
     A batch lasts a constant plus the work of the batch and its records, fitted to undisturbed batches. Starting hosts and
-    moved state cost the mean excess over the fit, because the sum of delays determines the queue.
+    moved state cost the mean excess over the fit.
 
     Args:
         batch_seconds: Target duration and least interval of batches.

@@ -1,7 +1,7 @@
 """End of queries after the batch that runs, as `Trigger.AvailableNow` ends them. Spark's `stop` cuts a batch off."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
@@ -12,16 +12,18 @@ from elastream.spark.jvm.driver_side import field_of, jvm_of, module_of
 
 # Seconds between looks at queries that are to end.
 LOOK_S = 0.02
+# Looks without a batch after which a query is idle: a batch that was let in before the end shows a little later.
+IDLE_LOOKS = 5
 
 
-def end_after_batch(spark: SparkSession, queries: Sequence[StreamingQuery], seconds: float) -> bool:
-    """End `queries` once each has committed its batch; return False if that takes longer than `seconds`.
+def end_after_batch(spark: SparkSession, queries: Sequence[StreamingQuery], check: Callable[[], None]) -> None:
+    """End `queries` once each has committed its batch, or raise what `check` raises meanwhile.
 
     Raises:
         EnvironmentProblem: This Spark cannot end a query so.
         StreamingQueryException: A query failed.
     """
-    until, jvm, latches = time.monotonic() + seconds, jvm_of(spark), []
+    jvm, latches = jvm_of(spark), []
     try:
         for query in queries:
             execution = query._jsq.streamingQuery()
@@ -30,15 +32,16 @@ def end_after_batch(spark: SparkSession, queries: Sequence[StreamingQuery], seco
             state = field_of(execution, "state")
             package = str(state.get().getClass().getName()).rpartition(".")[0]
             state.set(module_of(jvm, f"{package}.TERMINATED$"))
-            if not query.status["isTriggerActive"]:
-                query.stop()  # else it would wait for its trigger, and then end
     except (Py4JError, KeyError, TypeError) as error:
         raise EnvironmentProblem(f"this Spark ends no query after a batch: {first_line(error)}") from error
+    idle = [0] * len(queries)
     while any(latch.getCount() for latch in latches):
-        if time.monotonic() >= until:
-            return False
+        check()
         time.sleep(LOOK_S)
+        for number, query in enumerate(queries):
+            idle[number] = 0 if query.status["isTriggerActive"] else idle[number] + 1
+            if idle[number] == IDLE_LOOKS:
+                query.stop()  # else it would wait for its trigger, and then end
     for query in queries:
         if (failure := query.exception()) is not None:
             raise failure
-    return True

@@ -85,7 +85,6 @@ class CompiledQueries:
 
     Args:
         target_latency: Seconds.
-        consistency: As at the start of the queries.
         left_out: Counts of left-out records; None if operators may not leave out any.
         code: Versions of the operators' code; None if it cannot be updated.
         repartitioning: Changes the number of state partitions; None if the run may not.
@@ -206,7 +205,7 @@ class CompiledQueries:
             table.on(kind, lambda action: self.switch([action])[0])
         table.answer(SetParallelism, self._scale)
         if self._repartitioning is None:
-            table.refuse(Repartition, "the run has no setting `repartition`")
+            table.refuse(Repartition, "the run ends once it has caught up")
         else:
             table.answer(Repartition, self._repartition)
 

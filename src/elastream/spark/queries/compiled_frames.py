@@ -393,7 +393,7 @@ class Telemetry:
     ) -> Frame:
         """Return a row per operator.
 
-        Core use that no meter sees (the way into Python and back, shuffles, native aggregation) is charged to the keyed
+        Core use that no meter sees is charged to the keyed
         operators, or to the sources without any, so that the operators' busy cores add up to the hosts'.
 
         Args:

@@ -74,7 +74,7 @@ def complete_edges(layout: Layout, directory: RunDirectory) -> None:
 
 
 def _remove_undone(folder: AnyPath, newest: int) -> None:
-    """Remove batches without records that are newer than the writer's `newest`: it writes them anew, with records."""
+    """Remove batches without records that are newer than the writer's `newest`."""
     for name in names_in(folder) if newest >= 0 and folder.is_dir() else ():
         batch = BATCH.match(name)
         if batch and int(batch[1]) > newest and not any(each.endswith(".parquet") for each in names_in(folder / name)):

@@ -1,7 +1,6 @@
 """Repartition of a run's state, in the loop's thread: meanwhile there is nothing to observe or to control."""
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeAlias
@@ -12,7 +11,9 @@ from pyspark.sql import SparkSession
 
 from elastream.core.action import Repartition, Status
 from elastream.core.observation import Composition
-from elastream.errors import ElastreamError, EnvironmentProblem, in_one_line
+from elastream.core.width import PauseLimit
+from elastream.core.wording import counted
+from elastream.errors import ElastreamError, in_one_line
 from elastream.spark.jvm.ending import end_after_batch
 from elastream.spark.queries.segments import RunningSegment
 
@@ -22,14 +23,15 @@ log = logging.getLogger(__name__)
 #
 # | state | event | next | a kill now: `--resume` goes on with |
 # | --- | --- | --- | --- |
-# | running W | no minute of the window, too long a pause predicted, a switch drains | running W | W |
+# | running W | no minute of the window, too long a pause predicted, a switch drains, a request withdrawn | running W | W |
 # | running W | else | ending | W |
 # | ending | each query has committed its batch | stopped | W |
-# | ending | that takes too long | starting W | W; a batch that is cut off is replayed |
+# | ending | that takes too long, or the request is withdrawn | starting W | W; a batch that is cut off is replayed |
 # | ending | a query fails | failed | W |
 # | stopped | a checkpoint has V | stopped | W or V for each query |
 # | stopped | all have V, and the manifest says so | starting V | V |
-# | stopped | one cannot get V, or it takes too long | undoing | W or V for each query |
+# | stopped | one cannot get V, it takes too long, or the request is withdrawn | undoing | W or V for each query |
+# | starting V | the request is withdrawn | starting V | V |
 # | starting V | all queries run | running V | V |
 # | starting V | a query does not start, and none ran a batch | undoing | V |
 # | starting V | a query does not start, and one ran a batch | failed | V |
@@ -42,6 +44,9 @@ Start: TypeAlias = Callable[[Composition, int], tuple[RunningSegment, ...]]
 
 
 class Change(Protocol):
+    @property
+    def rows(self) -> int: ...
+
     def undo(self) -> None:
         """Raise ElastreamError if a batch ran with it."""
 
@@ -49,14 +54,14 @@ class Change(Protocol):
 
 
 class Checkpoints(Protocol):
-    @property
-    def longest_pause(self) -> float: ...
-
     def refusal(self, action: Repartition) -> str:
         """Return why a repartition may not begin now, or ""."""
 
-    def change(self, spark: SparkSession, checkpoint: Path, partitions: int, seconds: float) -> Change | None:
-        """Change one within `seconds`; return None if there is nothing to change. Raises ElastreamError."""
+    def limit(self, action: Repartition) -> PauseLimit:
+        """Return the limit of a pause that begins now."""
+
+    def change(self, spark: SparkSession, checkpoint: Path, partitions: int, limit: PauseLimit) -> Change | None:
+        """Change one within `limit`; return None if there is nothing to change. Raises ElastreamError."""
 
     def changed(self, partitions: int) -> None: ...
 
@@ -72,14 +77,12 @@ class Repartitioning:
         self, action: Repartition, running: Sequence[RunningSegment], composition: Composition, before: int
     ) -> tuple[tuple[RunningSegment, ...], Status, str]:
         """Return the queries that run now, and the outcome. Raises ElastreamError if nothing runs any more."""
-        began, changes = time.monotonic(), list[Change]()
-        until = began + self._checkpoints.longest_pause
+        limit, changes = self._checkpoints.limit(action), list[Change]()
         try:
-            self._stop(running, until)
+            self._stop(running, limit)
             for each in running:
                 checkpoint = Path(str(each.checkpoint))
-                left = until - time.monotonic()
-                if (change := self._checkpoints.change(self._spark, checkpoint, action.partitions, left)) is not None:
+                if (change := self._checkpoints.change(self._spark, checkpoint, action.partitions, limit)) is not None:
                     changes.append(change)
             self._checkpoints.changed(action.partitions)
             started = self.start(composition, action.partitions)
@@ -94,12 +97,16 @@ class Repartitioning:
         for change in changes:
             change.keep()
         log.info("the state has %d partitions, %d before", action.partitions, before)
-        return started, Status.DONE, f"paused for {time.monotonic() - began:.1f} s"
+        rows = counted(sum(change.rows for change in changes), "row")
+        paused = f"paused for {limit.now() - limit.began:.1f} s"
+        return started, Status.DONE, f"{rows} of state, equal before and after; {paused}"
 
-    def _stop(self, running: Sequence[RunningSegment], until: float) -> None:
+    def _stop(self, running: Sequence[RunningSegment], limit: PauseLimit) -> None:
         # All at once: a query may wait for records of another for its next batch, never for the one that runs.
         queries = [each.query for each in running]
-        if not end_after_batch(self._spark, queries, until - time.monotonic()):
+        try:
+            end_after_batch(self._spark, queries, limit.check)
+        except (ElastreamError, Py4JError):
             for query in queries:
                 query.stop()
-            raise EnvironmentProblem("the batches that ran took longer than the pause may take")
+            raise

@@ -1,7 +1,7 @@
 """Switches of the composition of running queries: requested, in force, and measured.
 
-All switches of a plan are one version, written at once for all queries; no query restarts. `updating` has the states of an
-update of the operators' code. Parallelism changes the meaning of no record, so it is written at once.
+All switches of a plan are one version, written at once for all queries; no query restarts.
+Parallelism changes the meaning of no record, so it is written at once.
 
 `UpdateTracker` measures how long changes took and which records met two compositions (thesis, p. 50).
 """

@@ -1,7 +1,7 @@
 """The user's streaming queries, for a plant: they run unchanged and end by themselves.
 
 Due times of records and loads of operators inside a stage are unknown; the stages form a chain. A query in real-time mode,
-or with a continuous trigger, is left alone: nothing can move between batches, and its executors stay.
+or with a continuous trigger, is left alone.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """Shuffle traffic between tasks and hosts, from the block sizes in Spark's driver, in one call.
 
 Spark rounds each size up to a power of 1.1, so sums are about 5 % too high. Above 2,000 reduce partitions it keeps a mean
-for all but the largest blocks. It forgets a shuffle some time after its batch.
+for all but the largest blocks.
 """
 
 import math
