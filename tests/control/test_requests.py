@@ -2,6 +2,7 @@
 
 import os
 import time
+from dataclasses import replace
 
 from elastream.control.journal import Journal
 from elastream.control.loop import Loop
@@ -72,6 +73,21 @@ def test_bounds_end_with_an_empty_request_and_never_exceed_the_runs_own(tmp_path
     requests = {10.0: Request("bounds", "page", max_hosts=2), 30.0: Request("bounds", "page")}
     recording, _ = looped(new_run(tmp_path / "run"), requests, Grows(), hosts=1, limit=90.0, max_hosts=4)
     assert recording.leased[-1] == 4.0
+
+
+def test_a_repartition_waits_until_the_number_of_partitions_is_known(tmp_path):
+    directory, fake, collector = new_run(tmp_path / "run"), FakePlant(), Collector()
+    extension = RequestExtension(directory)
+    RequestLog(directory.requests).append(Request("repartition", "x", partitions=8))
+    known, fake.context = fake.context, replace(fake.context, partitions={})
+
+    def batch(now):
+        fake.context = known if now >= 6 else fake.context
+
+    fake.clock._on_sleep = batch
+    Loop(fake, Static(hosts=1), observers=[collector], extensions=(extension,), limit=20.0).run()
+    proposed = [(d.time, p.action.partitions) for d in collector.recording.decisions for p in d.proposals if p.by == "x"]
+    assert proposed == [(6.0, 8)]
 
 
 def test_requests_to_an_earlier_driver_do_not_count(tmp_path):

@@ -71,5 +71,7 @@ class RequestExtension(LoopExtension):
             newest = [host for host in sorted(running, key=lambda host: -leases[host].since) if host not in leaving]
             why = f"at most {counted(most, 'host')}: requested on the page"
             drains += [DrainHost(host, why=why) for host in newest[: max(0, surplus)]]
-        repartitions, self._repartitions = self._repartitions, []
+        repartitions: list[Proposal] = []
+        if observation.context.partitions:  # known with the first batch
+            repartitions, self._repartitions = self._repartitions, []
         return [*(Proposal(drain, BY) for drain in drains), *repartitions]
