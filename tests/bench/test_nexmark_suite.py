@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastream.bench import suite
-from elastream.bench.arms import Causes, Cluster, Pool, Scripted, arm_of, wait
+from elastream.bench.arms import Causes, Cluster, Pool, Scripted, arm_of, check_reached, wait
 from elastream.bench.nexmark.events import Events
 from elastream.bench.nexmark.workload import Nexmark, queries_of, query_of
 from elastream.bench.runs import Job, Outcome, Setup, costs_of, pools_of, shares_of, trigger_interval
 from elastream.bench.service import Batch, Service, batches_of, service
 from elastream.bench.shapes import SHAPES, load_of
-from elastream.clouds.provider import SMALL
+from elastream.clouds.provider import SMALL, PendingReason
 from elastream.core.lateness import Diagnosis
 from elastream.errors import EnvironmentProblem, InputError
 from elastream.evaluation.page import render
@@ -222,7 +222,12 @@ def test_page_and_figures_hold_every_run():
         (["--queries", "q0@0s"], "target is '0s'; it must be more than 0"),
         (["--arms", "autopilot:magic"], "magic"),
         (["--setting", "spark.jars"], "KEY=VALUE"),
-        (["--master", "yarn"], "'yarn' is no Standalone master: its URL is spark://HOST:PORT"),
+        (
+            ["--master", "mesos://a:1"],
+            "'mesos://a:1' is no master: it is spark://HOST:PORT, yarn or k8s://https://HOST:PORT",
+        ),
+        (["--master", "spark://"], "'spark://' is no Standalone master: its URL is spark://HOST:PORT"),
+        (["--master", "k8s://https://a:1"], "run an image: name it with --setting spark.kubernetes.container.image=IMAGE"),
         (["--master", "spark://a:1", "--kill", "1"], "--kill kills local hosts: leave out --master"),
         (["--scale"], "--scale lets Autopilot scale: choose --arms autopilot"),
         (["--load", "zigzag"], "there is no load 'zigzag' (there are: constant, wave, steps, burst, and files"),
@@ -265,8 +270,21 @@ def test_failed_query_is_named_with_the_cause_in_the_jvm():
 
 
 def test_a_cluster_without_room_is_named_with_its_reason():
-    with pytest.raises(EnvironmentProblem, match="executors on 2 hosts did not come within 0 s: the master has no worker"):
-        wait(lambda: False, "executors on 2 hosts", reason=lambda: "the master has no worker", timeout=0.0)
+    pending = PendingReason("the master has no worker", refused=True)
+    with pytest.raises(EnvironmentProblem, match="2 executors did not come within 0 s: the master has no worker"):
+        wait(lambda: False, "2 executors", lambda: pending, timeout=0.0)
+
+
+def test_executors_that_will_never_come_are_not_awaited():
+    pending = PendingReason("no such image", refused=True, never=True)
+    with pytest.raises(EnvironmentProblem, match="2 executors will not come: no such image"):
+        wait(lambda: False, "2 executors", lambda: pending)
+
+
+def test_executors_on_other_machines_need_a_folder():
+    check_reached(["127.0.0.1"])
+    with pytest.raises(EnvironmentProblem, match=r"an executor is at 192.0.2.7, on another machine: name a --folder"):
+        check_reached(["127.0.0.1", "192.0.2.7"])
 
 
 def test_a_spark_without_transform_with_state_is_named():

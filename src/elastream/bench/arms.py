@@ -1,25 +1,25 @@
-"""Arms of the benchmark: ways in which a query gets its executors, on local hosts or a Standalone cluster."""
+"""Arms of the benchmark: ways in which a query gets its executors, on local hosts or a cluster."""
 
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from elastream.api.autopilot import Autopilot
-from elastream.clouds.executors import address_of, address_towards
+from elastream.clouds import kubernetes, standalone, yarn
+from elastream.clouds.executors import ExecutorCloud, is_this_machine
 from elastream.clouds.local.cluster import LocalCluster
 from elastream.clouds.local.local import Local
-from elastream.clouds.provider import executor_memory
-from elastream.clouds.standalone import PORT, SCHEME
+from elastream.clouds.provider import ClusterEndpoint, PendingReason, executor_memory
 from elastream.core.action import DrainHost
 from elastream.core.hosts import HostType
 from elastream.core.observation import Observation
@@ -35,10 +35,10 @@ from elastream.recording.observer import Observer
 from elastream.spark.dataflow.kafka import with_connector
 from elastream.spark.hosts.warmup import warm_up
 from elastream.spark.jvm.cluster_manager import pending_reason
-from elastream.spark.jvm.driver_side import DriverSide
+from elastream.spark.jvm.driver_side import DriverSide, why_in_java
 from elastream.spark.jvm.executor_use import ExecutorUse
 from elastream.spark.jvm.executors import AllocationClient, Executor, Executors
-from elastream.spark.jvm.session import STATE_STORES, open_session, settings_for
+from elastream.spark.jvm.session import STATE_STORES, open_session, session_stopped, settings_for
 
 START_TIMEOUT_S = 300.0
 PERIOD_S = 2.0  # of Autopilot's decisions
@@ -49,12 +49,15 @@ SETTINGS = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.streaming.numRecentProgressUpdates": "2000",
 }
+IMAGE = "spark.kubernetes.container.image"
 ON_DISK = {
     **STATE_STORES["disk"],
     # Another file system than the one which the session has opened.
     "fs.file.impl": STATE_STORES["disk"]["spark.hadoop.fs.file.impl"],
     "fs.file.impl.disable.cache": "true",
 }
+# Every executor has a task in every batch: an idle timeout above the trigger's interval gives few executors back. A shorter
+# one gives them back between two batches, and the next batch waits for executors that start.
 DYNAMIC_ALLOCATION: Mapping[str, str] = MappingProxyType(
     {
         "spark.dynamicAllocation.enabled": "true",
@@ -67,11 +70,7 @@ DYNAMIC_ALLOCATION: Mapping[str, str] = MappingProxyType(
         "spark.dynamicAllocation.executorIdleTimeout": "5s",
     }
 )
-"""Settings of dynamic allocation that had most records in time of those tried.
-
-Every executor has a task in every batch: an idle timeout above the trigger's interval gives few executors back. A shorter
-one gives them back between two batches, and the next batch waits for executors that start.
-"""
+"""Settings of dynamic allocation that had most records in time of those tried."""
 
 Spans: TypeAlias = Sequence[tuple[float, float | None]]
 """Registration and end of each executor, in seconds since 1970; None: it is there yet."""
@@ -93,6 +92,11 @@ class Arm:
     @property
     def dynamic(self) -> bool:
         return self.name == "dra"
+
+    @property
+    def first(self) -> int:
+        """Return the executors with which the arm begins."""
+        return self.hosts or 1
 
     @property
     def piloted(self) -> bool:
@@ -123,7 +127,7 @@ class Cluster:
         host: Shape, billing and price of an executor's host.
         max_hosts: Most executors of an arm that scales.
         partitions: State partitions of every arm.
-        master: URL of a Standalone master; empty: local hosts.
+        master: `spark://HOST:PORT`, `yarn` or `k8s://https://HOST:PORT`; empty: local hosts.
         folder: Folder that the driver and all executors reach by this path; None: a temporary one.
         settings: Further settings of Spark.
     """
@@ -136,11 +140,34 @@ class Cluster:
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.master and not self.master.startswith(SCHEME):
-            raise InputError(f"{self.master!r} is no Standalone master: its URL is {SCHEME}HOST:PORT")
+        if self.master:
+            _ = self.cloud(Arm("fixed:1", 1))
 
     def most(self, arm: Arm) -> int:
         return arm.hosts or self.max_hosts
+
+    def cloud(self, arm: Arm) -> ExecutorCloud:
+        """Return the cloud of the master. Raises ElastreamError."""
+        said = self.settings.get
+        hosts: dict[str, Any] = {
+            "host_type": self.host,
+            "min_hosts": arm.first,
+            "max_hosts": self.most(arm),
+            "driver_address": said("spark.driver.host", ""),
+            "settings": self.settings,
+        }
+        if self.master == yarn.MASTER:
+            queue, python = said("spark.yarn.queue", "default"), said("spark.pyspark.python", "")
+            return yarn.Yarn(queue=queue, python=python, **hosts)
+        if self.master.startswith(kubernetes.SCHEME):
+            if not (image := said(IMAGE)):
+                raise InputError(f"pods of {self.master} run an image: name it with --setting {IMAGE}=IMAGE")
+            namespace, python = said("spark.kubernetes.namespace", "default"), said("spark.pyspark.python", "python3")
+            return kubernetes.Kubernetes(image, namespace, self.master, python=python, **hosts)
+        if self.master.startswith(standalone.SCHEME):
+            return standalone.Standalone(self.master, **hosts)
+        masters = f"{standalone.SCHEME}HOST:PORT, {yarn.MASTER} or {kubernetes.SCHEME}https://HOST:PORT"
+        raise InputError(f"{self.master!r} is no master: it is {masters}")
 
 
 @dataclass(frozen=True)
@@ -198,15 +225,29 @@ class Session:
         self._thread = threading.Thread(target=self._follow, daemon=True)
 
     def await_executors(self) -> None:
-        """Wait for the executors with which the arm begins, and follow them from then on."""
-        first = self._arm.hosts or 1
-        most = first if self._arm.dynamic else self._cluster.most(self._arm)  # a master grants all at once otherwise
+        """Wait for the arm's first executors, and follow them."""
+        first = most = self._arm.first
+        if str(self.spark.sparkContext.master).startswith(standalone.SCHEME) and not self._arm.dynamic:
+            most = self._cluster.most(self._arm)  # such a master grants all at once
         pending = pending_reason(self.spark)
+
+        def registered() -> int:
+            try:
+                return len(self._executors.look())
+            except (Py4JError, EnvironmentProblem) as error:
+                if not session_stopped(self.spark):
+                    raise
+                raise EnvironmentProblem(
+                    f"the cluster ended the session: {pending(0).reason or why_in_java(error)}"
+                ) from error
+
         wait(
-            lambda: len(self._executors.look()) >= most,
-            f"executors on {most} hosts",
-            lambda: pending(len(self._executors.look())).reason,
+            lambda: registered() >= most,
+            "1 executor" if most == 1 else f"{most} executors",
+            lambda: pending(registered()),
         )
+        if self._cluster.folder is None and self._local is None:
+            check_reached(each.host for each in self._executors.newest.values())
         if first < most:
             self._give_back(first)
         self._thread.start()
@@ -226,7 +267,7 @@ class Session:
                 self._settled_at = time.monotonic() + SETTLING_S
 
     def settle(self) -> None:
-        """Wait until new executors have their quotas."""
+        """Wait for new executors' quotas."""
         time.sleep(max(0.0, self._settled_at - time.monotonic()))
 
     @contextmanager
@@ -257,6 +298,7 @@ class Session:
             target_latency=min(target for _, target in jobs),
             max_hosts=None if self._arm.hosts else self._cluster.max_hosts,
             host_type=None if self._arm.hosts else self._cluster.host,
+            cloud=self._cluster.cloud(self._arm) if self._cluster.master and not self._arm.hosts else None,
             policy=ByLoad(hosts=Scripted(lambda: self.requested)) if scripted else self._arm.policy,
             period=PERIOD_S,
             scaling=ScalingRules(stabilization_down=0.0),  # as prompt as dynamic allocation's timeouts
@@ -283,7 +325,7 @@ class Session:
         return list(self._spans.values())
 
     def kill_executor(self) -> bool:
-        """Kill the local host of the newest executor and start another; return False if executors are missing."""
+        """Kill the newest executor's local host and start another; return False if executors are missing."""
         assert self._local is not None
         names = {self._local.address(name): name for name, state in self._local.status().items() if state["alive"]}
         on_hosts = [names[each.host] for each in self._executors.look().values() if each.host in names]
@@ -340,35 +382,42 @@ def open_arm(
         EnvironmentProblem: Spark does not start, or the cluster has no room.
     """
     host, most, local = cluster.host, cluster.most(arm), None
-    own: Mapping[str, str] = {}
+    (files := root / "session").mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         if cluster.master:
-            url, secret = cluster.master, None
-            endpoints = [address_of(each, PORT) for each in url.removeprefix(SCHEME).split(",")]
-            address = address_towards(f"the Standalone master {url}", endpoints)
+            endpoint = cluster.cloud(arm).open(files).terms.endpoint
+            assert endpoint is not None
         else:
             local = stack.enter_context(closing(LocalCluster(Local(host, max_hosts=most), root / "cluster")))
-            url, address = local.start(), local.driver_address
-            own, secret = local.secrets.session_settings, local.secrets.shared
+            url, own = local.start(), {**local.secrets.session_settings, "spark.cores.max": str(most * host.slots)}
+            reach = local.driver_address, executor_memory(host), host.slots, own
+            endpoint = ClusterEndpoint(url, *reach, secret=local.secrets.shared)
             for number in range(most):
                 local.spawn(f"bench{number}", host)
-        (files := root / "session").mkdir(parents=True, exist_ok=True)
         settings = {
             **settings_for(
-                driver_address=address,
-                executor_memory=executor_memory(host),
-                executor_cores=host.slots,
+                driver_address=endpoint.driver_address,
+                executor_memory=endpoint.executor_memory,
+                executor_cores=endpoint.executor_cores,
                 state_partitions=cluster.partitions,
                 host_cores=[host.cores],
             ),
-            "spark.cores.max": str(most * host.slots),
+            **endpoint.settings,
+            "spark.dynamicAllocation.enabled": "false",
             **({**DYNAMIC_ALLOCATION, "spark.dynamicAllocation.maxExecutors": str(most)} if arm.dynamic else {}),
-            **own,
             **SETTINGS,
             **_scheduling(pools, files / "pools.xml"),
             **(with_connector(cluster.settings) if kafka else cluster.settings),
         }
-        spark = open_session(url, "nexmark", files, settings, secret)
+        spark = open_session(
+            endpoint.master,
+            "nexmark",
+            files,
+            settings,
+            endpoint.secret,
+            python=endpoint.python,
+            packaged=endpoint.packaged,
+        )
         # The cluster ends before the session: its stop would wait for hosts.
         ended = stack.pop_all()
         session = Session(spark, cluster, arm, local)
@@ -389,13 +438,24 @@ def _scheduling(pools: Sequence[Pool], file: Path) -> Mapping[str, str]:
     return {"spark.scheduler.mode": "FAIR", "spark.scheduler.allocation.file": file.as_uri()}
 
 
+def check_reached(addresses: Iterable[str]) -> None:
+    """Raise EnvironmentProblem if an executor is on another machine."""
+    for address in addresses:
+        if not is_this_machine(address):
+            raise EnvironmentProblem(f"an executor is at {address}, on another machine: name a --folder that both reach")
+
+
 def wait(
-    holds: Callable[[], bool], what: str, reason: Callable[[], str] = lambda: "", timeout: float = START_TIMEOUT_S
+    holds: Callable[[], bool],
+    what: str,
+    pending: Callable[[], PendingReason] = PendingReason,
+    timeout: float = START_TIMEOUT_S,
 ) -> None:
-    """Wait until `holds()`. Raises EnvironmentProblem, with the newest reason, after `timeout` seconds."""
+    """Wait until `holds()`. Raises EnvironmentProblem after `timeout` seconds, or if `pending()` says never."""
     until = time.monotonic() + timeout
     while not holds():
-        why = reason()
-        if time.monotonic() >= until:
-            raise EnvironmentProblem(f"{what} did not come within {timeout:g} s" + (f": {why}" if why else ""))
+        why = pending()
+        if why.never or time.monotonic() >= until:
+            late = "will not come" if why.never else f"did not come within {timeout:g} s"
+            raise EnvironmentProblem(f"{what} {late}" + (f": {why.reason}" if why.reason else ""))
         time.sleep(0.2)

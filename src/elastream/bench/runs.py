@@ -229,7 +229,7 @@ def trigger_interval(target: float) -> str:
 def _follow(jobs: Sequence[Job], setup: Setup, session: Session, tell: Tell) -> None:
     """Wait until all queries have had all events and the closing row, or have had their time.
 
-    Kills and scales on the way, by the events that the last query has had.
+    Kills and scales on the way.
     """
     longest, target = max(job.workload.load.seconds for job in jobs), max(job.target for job in jobs)
     late = max(AFTER * longest, AFTER_S) + AFTER_KILL_S * setup.kills
@@ -247,7 +247,7 @@ def _follow(jobs: Sequence[Job], setup: Setup, session: Session, tell: Tell) -> 
 
 
 def _close(job: Job, tell: Tell) -> bool:
-    """Wait for the batches without events that move the watermark past the last windows; False if events are missing."""
+    """Wait for the batches that close the last windows; return False if events are missing."""
     if job.position < job.events:
         return False
     tell("closes the last windows")

@@ -78,7 +78,7 @@ class Conditions(Loaded):
         float, typer.Option(parser=as_some_seconds, metavar="TIME", help="Target from an event's time to its commit.")
     ] = "5s"  # type: ignore[assignment]
     master: Annotated[
-        str, typer.Option(metavar="URL", help="Standalone master, spark://HOST:PORT. Default: local hosts.")
+        str, typer.Option(metavar="URL", help="spark://HOST:PORT, yarn or k8s://https://HOST:PORT. Default: local hosts.")
     ] = ""
     folder: Annotated[
         Path | None,
