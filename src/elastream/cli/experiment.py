@@ -24,7 +24,7 @@ STDOUT = Path("-")
 
 
 def _writable(path: Path | None) -> Path | None:
-    """Refuse a file that cannot be written, before an hour of work."""
+    """Refuse a file that cannot be written, before the work."""
     if path is not None and path != STDOUT:
         folder = next(each for each in path.absolute().parents if each.exists())
         if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
