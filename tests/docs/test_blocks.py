@@ -178,7 +178,7 @@ def test_a_command_that_does_not_exist_is_found():
 
 PACKAGES = sorted(each.name for each in (ROOT / "src/elastream").iterdir() if each.is_dir() and each.name != "__pycache__")
 SETTING = re.compile(
-    r"spark\.(sql|locality|python|cores|dynamicAllocation|decommission|shuffle|task|executor|driver|elastream|authenticate|network|kubernetes|yarn|streaming|scheduler)\b"
+    r"spark\.(sql|locality|pyspark|python|cores|dynamicAllocation|decommission|shuffle|task|executor|driver|elastream|authenticate|network|kubernetes|yarn|streaming|scheduler)\b"
 )
 DOTTED = re.compile(rf"(?:elastream\.)?(?:{'|'.join(PACKAGES)})(?:\.\w+)+$")
 IN_TREE = re.compile(r"(?:src|tests|examples|benchmarks|docs|scripts|probes)/[\w/.-]+\.(?:py|yaml|md|json|sh)$")
