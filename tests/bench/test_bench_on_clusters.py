@@ -27,10 +27,10 @@ def cluster(master, **settings):
     return Cluster(SMALL, 4, 4, master, settings=settings)
 
 
-def answers(master, settings, *arms):
+def answers(master, settings, *arms, kind=KIND):
     """Outcome of q0 under each of `arms` on a real cluster."""
     events = Events(load=constant("200/s", lasts=20.0))
-    setup = Setup(Cluster(KIND, 2, 2, master, settings=settings), target_latency=20.0)
+    setup = Setup(Cluster(kind, 2, 2, master, settings=settings), target_latency=20.0)
     forget_jvm()
     try:
         return [run(setup, [[Nexmark(query_of("q0"), events)]], arm_of(arm), print)[0] for arm in arms]
@@ -96,6 +96,16 @@ def test_arms_give_the_answer_on_yarn(tmp_path):
     assert fixed.most_hosts == 2
     assert fixed.host_seconds == pytest.approx(2 * fixed.service.seconds)
     assert all(0 < each.host_seconds <= 2 * each.service.seconds for each in scaling)
+
+
+@pytest.mark.yarn
+@pytest.mark.spark
+@pytest.mark.slow
+def test_session_that_yarn_ends_is_named_with_the_reason(tmp_path):
+    ended = pytest.raises(EnvironmentProblem, match="the cluster ended the session: no node of 2 is large enough")
+    with yarn(tmp_path / "cluster") as there, ended:
+        settings = {**YARN_HERE, "spark.yarn.stagingDir": there.staging}
+        answers("yarn", settings, "fixed:1", kind=HostType("wide", cores=8, slots=8, memory=700.0))
 
 
 @pytest.mark.kubernetes
