@@ -158,6 +158,12 @@ def test_file_of_figures_that_cannot_be_written_is_refused_first(tmp_path: Path,
         assert "cannot be written" in " ".join(result.stderr.replace("│", " ").split())
 
 
+def test_devices_take_figures() -> None:
+    for place in ("/dev/null", "-"):
+        result = invoke("experiment", "nothing", "--json", place)
+        assert "there is no experiment 'nothing'" in " ".join(result.stderr.replace("│", " ").split())
+
+
 def test_command_without_experiments_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("elastream.evaluation.experiments.entry_points", lambda group: ())
     result = invoke("experiment", "visp")

@@ -16,7 +16,6 @@ from elastream.core.action import (
     ReleaseHost,
     RenewHost,
     SetParallelism,
-    SetTokens,
     SwitchAlternate,
     SwitchEdge,
 )
@@ -111,12 +110,10 @@ def test_what_is_under_way_is_not_requested_again():
 
 def test_state_moves_only_where_memory_has_room():
     observation = states.observed([0, 0, 1], heap=900.0)
-    object.__setattr__(observation.context, "capabilities", frozenset({"MoveTask", "SetTokens"}))
+    object.__setattr__(observation.context, "capabilities", frozenset({"MoveTask"}))
     first, second, _ = observation.tasks.tasks
     full = "memory: h2 may take 330 MB of heap more, and 600 MB would move there"
     assert reasons([MoveTask(first, "h2"), MoveTask(second, "h2")], observation) == ["", full]
-    assert reasons([SetTokens(first.operator, (("h1", 0.0), ("h2", 0.5)))], observation) == [""], "as it is"
-    assert reasons([SetTokens(first.operator, (("h2", 0.0),))], observation) == [full]
 
 
 def test_a_release_makes_no_room_for_leases_before_it_is_over():

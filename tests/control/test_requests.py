@@ -90,6 +90,15 @@ def test_a_repartition_waits_until_the_number_of_partitions_is_known(tmp_path):
     assert proposed == [(6.0, 8)]
 
 
+def test_a_repartition_is_refused_where_no_batch_comes(tmp_path):
+    directory, fake, collector = new_run(tmp_path / "run"), FakePlant(), Collector()
+    extension, fake.context = RequestExtension(directory), replace(fake.context, partitions={})
+    RequestLog(directory.requests).append(Request("repartition", "x", partitions=8))
+    Loop(fake, Static(hosts=1), observers=[collector], extensions=(extension,), limit=90.0).run()
+    proposed = [p.refused for d in collector.recording.decisions for p in d.proposals if p.by == "x"]
+    assert proposed == ["no batch has ended since the driver started"]
+
+
 def test_requests_to_an_earlier_driver_do_not_count(tmp_path):
     directory = new_run(tmp_path / "run")
     RequestLog(directory.requests).append(Request("drain", "page", host="h2"))

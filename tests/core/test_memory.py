@@ -1,5 +1,6 @@
 """State fits the hosts that remain, or a sentence says what is missing."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -36,7 +37,7 @@ def with_heap(at, state, heap):
     hosts = observation.hosts
     columns = {metric: hosts.column(metric) for metric in hosts.metrics}
     return SimpleNamespace(
-        **{name: getattr(observation, name) for name in ("operators", "tasks", "leases", "context", "usable", "growth")},
+        **{name: getattr(observation, name) for name in ("operators", "tasks", "leases", "context", "usable")},
         hosts=Frame(hosts.ids, {**columns, Metric.HEAP: heap}),
     )
 
@@ -64,6 +65,14 @@ def test_move_to_a_host_without_room_for_its_state_is_refused():
     assert StateMoves(observation).refusal({first: "h2", third: "h1"}) != "", "h1 would hold 700 MB of 630"
     assert StateMoves(observation).refusal({first: "h1", second: "h1"}) == "", "they are there already"
     assert StateMoves(observed([0, 0, 1], heap=1000.0, known=False)).refusal({first: "h2"}) == ""
+
+
+def test_state_on_its_way_to_a_host_counts_there():
+    # `tasks.host` names the new host at once; the heap there was read before.
+    observation = observed([0, 1, 1], heap=300.0, HEAP=[300.0, 450.0])
+    first, second, _ = observation.tasks.tasks
+    assert StateMoves(observation).refusal({first: "h2"}) == ""
+    assert StateMoves(replace(observation, moving=frozenset({second}))).refusal({first: "h2"}) != ""
 
 
 def test_partitions_may_change_places_where_both_fit():

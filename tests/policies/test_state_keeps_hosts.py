@@ -18,16 +18,16 @@ HOST = HostType("host", cores=2.0, memory=1000.0, slots=2, billing=Billing(60.0)
 ROUNDS = 60
 
 
-def falling(megabytes, hosts=4, busy_rounds=10):
+def falling(megabytes):
     operators = tuple(
         replace(each, memory=megabytes, max_duration=None) if each.kind is Kind.KEYED else replace(each, max_duration=None)
         for each in GRAPH.operators
     )
-    rates = np.repeat([600, 20], [busy_rounds * int(ROUND), (ROUNDS - busy_rounds) * int(ROUND)])
+    rates = np.repeat([600, 20], [10 * int(ROUND), (ROUNDS - 10) * int(ROUND)])
     return make_plant(
         lay_out(replace(GRAPH, operators=operators), chained=True),
         host_types=[HOST],
-        hosts=hosts,
+        hosts=4,
         loads={"lines": Emissions.every(1.0, rates, spread=True)},
         settings=Settings(monitor=ROUND, state_partitions=12),
         max_hosts=6,

@@ -114,6 +114,7 @@ class RunCheckpoints:
     zone: tzinfo | None = None
     now: Callable[[], float] = time.time
     given_up: str = ""
+    _requested: bool = False
 
     @classmethod
     def of(cls, directory: RunDirectory, settings: RunSettings) -> "RunCheckpoints":
@@ -135,6 +136,7 @@ class RunCheckpoints:
         return max((each.time for each in requests), default=0.0) > action.requested  # the lock is that of a later one
 
     def limit(self, action: Repartition) -> PauseLimit:
+        self._requested = action.requested > 0
         return PauseLimit(self.longest_pause, partial(self.is_withdrawn, action))
 
     def refusal(self, action: Repartition) -> str:
@@ -175,7 +177,8 @@ class RunCheckpoints:
         try:
             done = repartition(spark, checkpoint, partitions, lambda _: None, stopped=True, limit=limit)
         except TooLong as error:
-            self.given_up = str(error)  # a pause in vain each night helps nobody
+            if not self._requested:  # a pause in vain each night helps nobody
+                self.given_up = str(error)
             raise
         return CheckpointChange(checkpoint, done)
 
@@ -277,7 +280,7 @@ class _Answer:
             ended = driver_of(self._directory) != self._driver
             if (outcome := self._read()) is not None:
                 return outcome
-            if ended:
+            if ended and not self._tail.behind:
                 raise EnvironmentProblem(f"{self._directory.root} ended before its answer: see 'elastream state'")
             if not self._tail.behind:
                 self._sleep(LOOK_S)

@@ -196,7 +196,7 @@ class Scripted(Policy):
 
 @dataclass
 class Causes(Observer):
-    """Most frequent sentence of Autopilot on why each query is late."""
+    """Reason that Autopilot names most often for each late query."""
 
     sentences: dict[str, Counter[str]] = field(default_factory=dict)
 

@@ -23,7 +23,7 @@ from elastream.report.plots import Curve, Plot
 from elastream.units import format_rate
 
 GROWTH = 0.01  # of the load, that the lag may grow by
-BATCHES = 4  # in half a load, through three of which a line is drawn
+BATCHES = 4  # least number in half a load: growth of the lag is a line through three
 
 Tell = Callable[[str, int, int], None]
 

@@ -52,7 +52,7 @@ def as_bytes(text: str) -> int:
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadOptions:
     rate: Annotated[
         float | None,
         typer.Option(parser=as_rate, metavar="RATE", help="Highest rate of events, such as 20k/s. Default: 5k/s."),
@@ -73,7 +73,7 @@ class Loaded:
 
 
 @dataclass(frozen=True)
-class Conditions(Loaded):
+class Conditions(LoadOptions):
     target_latency: Annotated[
         float, typer.Option(parser=as_some_seconds, metavar="TIME", help="Target from an event's time to its commit.")
     ] = "5s"  # type: ignore[assignment]
@@ -83,7 +83,11 @@ class Conditions(Loaded):
     folder: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", exists=True, file_okay=False, help="Folder that all executors of the cluster reach by this path."
+            metavar="DIR",
+            exists=True,
+            file_okay=False,
+            resolve_path=True,
+            help="Folder that all executors of the cluster reach by this path.",
         ),
     ] = None
     kafka: Annotated[str, typer.Option(metavar="HOST:PORT", help="Kafka broker that carries the events.")] = ""
@@ -148,7 +152,7 @@ class Arms(Conditions):
         return Suite(setup, [groups] if together else [[each] for each in groups], chosen, self.rounds, self.seed)
 
 
-def with_options(declaring: type[Loaded]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def with_options(declaring: type[LoadOptions]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that gives a command the options of `declaring`, as its argument `options`."""
     hints = get_type_hints(declaring, include_extras=True)
     defaults = {each.name: each.default for each in fields(declaring)}
@@ -266,9 +270,9 @@ def demand(
 
 
 @bench.command()
-@with_options(Loaded)
+@with_options(LoadOptions)
 def events(
-    options: Loaded,
+    options: LoadOptions,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that is empty or not there yet.")],
     disorder: Annotated[float, typer.Option(parser=as_seconds, metavar="TIME", help="Disorder of event times.")] = "0s",  # type: ignore[assignment]
     late: Annotated[float, typer.Option(metavar="SHARE", help="Share of events that are later still.")] = 0.0,

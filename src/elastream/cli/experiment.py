@@ -26,8 +26,10 @@ STDOUT = Path("-")
 def _writable(path: Path | None) -> Path | None:
     """Refuse a file that cannot be written, before the work."""
     if path is not None and path != STDOUT:
-        folder = next(each for each in path.absolute().parents if each.exists())
-        if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        folder = next(each for each in path.absolute().parents if os.path.exists(each))
+        exists = os.path.exists(path)
+        possible = not os.path.isdir(path) if exists else os.path.isdir(folder)
+        if not possible or not os.access(path if exists else folder, os.W_OK):
             raise typer.BadParameter(f"{path} cannot be written")
     return path
 

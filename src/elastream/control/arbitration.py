@@ -11,14 +11,12 @@ from numbers import Real
 from typing import Any
 
 from elastream.control.scaling import ScalingLimits
-from elastream.core.action import Action, CancelDrain, DrainHost, LeaseHost, MoveTask, ReleaseHost, SetTokens, malformed
+from elastream.core.action import Action, CancelDrain, DrainHost, LeaseHost, MoveTask, ReleaseHost, malformed
 from elastream.core.decision import Proposal, Unknown
 from elastream.core.hosts import HostState
-from elastream.core.memory import KEEP_S, NEARLY, StateMoves, lacking, shortage
+from elastream.core.memory import StateMoves, shortage
 from elastream.core.observation import Observation
 from elastream.core.plant import Plan
-from elastream.core.ring import Ring
-from elastream.core.task_id import TaskId
 from elastream.core.wording import at_most, counted
 from elastream.units import format_duration
 
@@ -67,9 +65,7 @@ class _Plan:
 
     @cached_property
     def state_moves(self) -> StateMoves:
-        moves = StateMoves(self.observation)
-        moves.accept(self.placed_by(*self.under_way))
-        return moves
+        return StateMoves(self.observation)
 
     def grant(self, action: Action) -> None:
         self.granted[action] = len(self.granted)
@@ -83,8 +79,8 @@ class _Plan:
             case ReleaseHost(host):
                 self.leaving.add(host)
                 self._released.add(host)
-            case MoveTask() | SetTokens():
-                self.state_moves.accept(self.placed_by(action))
+            case MoveTask(task, host):
+                self.state_moves.accept({task: host})
 
     def contradicted_by(self, action: Action) -> Action | None:
         same = (other for other in self._by_key.get(action.subject, ()) if other.kind not in action.follows)
@@ -94,18 +90,6 @@ class _Plan:
     def state(self, host: str) -> HostState | None:
         lease = self.observation.leases.get(host)
         return lease.state if lease else None
-
-    def placed_by(self, *actions: Action) -> dict[TaskId, str]:
-        """Return the host of each task that `actions` place."""
-        hosts: dict[TaskId, str] = {}
-        for action in actions:
-            match action:
-                case MoveTask(task, host):
-                    hosts[task] = host
-                case SetTokens(operator, tokens):
-                    owners = Ring(dict(tokens)).hosts_of(self.observation.context.partitions[operator])
-                    hosts |= {TaskId(operator, index): host for index, host in enumerate(owners)}
-        return hosts
 
     def takes_tasks(self, host: str) -> bool:
         running = self.state(host) is HostState.RUNNING
@@ -210,15 +194,9 @@ def out_of_bounds(action: Action, plan: _Plan) -> str:
 
 
 def short_of_memory(action: Action, plan: _Plan) -> str:
-    if moves := plan.placed_by(action):
-        return plan.state_moves.refusal(moves)
-    if not isinstance(action, DrainHost | ReleaseHost):
-        return ""
-    if action.host in plan.observation.coming:
-        others = {*plan.observation.coming} - plan.leaving - {action.host}
-        lack = None if others else lacking(plan.observation, KEEP_S, NEARLY, plan.leaving)
-        return lack.sentence("would carry") if lack else ""
-    if plan.state(action.host) is not HostState.RUNNING:
+    if isinstance(action, MoveTask):
+        return plan.state_moves.refusal({action.task: action.host})
+    if not isinstance(action, DrainHost | ReleaseHost) or plan.state(action.host) is not HostState.RUNNING:
         return ""
     return "" if DrainHost(action.host) in plan.granted else shortage(plan.observation, {action.host, *plan.leaving})
 

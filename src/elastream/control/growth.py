@@ -7,14 +7,13 @@ lowest and the highest values of long windows gain counts as growth.
 import math
 from array import array
 from bisect import bisect_left, bisect_right
-from dataclasses import replace
 
 import numpy as np
 
 from elastream.control.extension import LoopExtension
 from elastream.core.alarm import Alarms
 from elastream.core.memory import RESERVE, MemoryUse, memory_uses
-from elastream.core.observation import Growth, Observation
+from elastream.core.observation import Observation
 from elastream.core.wording import counted
 
 # Source of the alarm.
@@ -66,29 +65,17 @@ class StateGrowth:
         fast = fast if fast <= min(HORIZON_S, HORIZON_SHARE * age) else math.inf
         return min(fast, daily if daily <= DAILY_HORIZON_S else math.inf)
 
-    @property
-    def growth(self) -> Growth:
-        age = self._times[-1] - self._first
-        if age < YOUNGEST_S:
-            return Growth(0.0, 0.0)
-        window = min(WINDOW_S, WINDOW_SHARE * age)
-        return Growth(self._gain(window)[0] / window, min(HORIZON_S, HORIZON_SHARE * age))
-
     def _seconds_to(self, room: float, window: float) -> float:
         """Return the seconds until `room` MB are gone, at the rate between the last two windows."""
-        gain, fallen = self._gain(window)
-        return max(0.0, room - fallen) * window / gain if gain > 0 else math.inf
-
-    def _gain(self, window: float) -> tuple[float, float]:
-        """Return the MB gained between the last two windows, and those below the last one's peak now."""
         now, end = self._times[-1], len(self._times)
         since, begin = (bisect_right(self._times, now - each) for each in (window, 2 * window))
         if begin == since:
-            return 0.0, 0.0
+            return math.inf
         low, high = np.frombuffer(self._low), np.frombuffer(self._high)
         peak = float(high[since:end].max())
         gains = float(low[since:end].min() - low[begin:since].min()), peak - float(high[begin:since].max())
-        return min(gains) if min(gains) > NOISE * peak else 0.0, peak - float(high[-1])
+        left = room - (peak - float(high[-1]))
+        return max(0.0, left) * window / min(gains) if min(gains) > NOISE * peak else math.inf
 
 
 class GrowthForecast(LoopExtension):
@@ -97,24 +84,21 @@ class GrowthForecast(LoopExtension):
     def __init__(self) -> None:
         self._growth: dict[str, StateGrowth] = {}
         self._announced: dict[str, float] = {}
-        self._rates: dict[str, Growth] = {}
 
     def observed(self, observation: Observation, alarms: Alarms) -> Observation:
-        """Return `observation` with growth; sound or clear the alarm once a minute."""
+        """Return `observation`; sound or clear the alarm once a minute."""
         uses = [use for use in memory_uses(observation) if use.kind != "declared memory" and use.total > 0]
         for use in uses:
             self._look(use, observation, alarms)
         for kind in self._announced.keys() - {use.kind for use in uses}:
             del self._announced[kind]
             alarms.clear(f"{GROWTH_ALARM} ({kind})")
-        rates = {use.kind: rate for use in uses if (rate := self._rates[use.kind]).rate > 0}
-        return replace(observation, growth=rates) if rates else observation
+        return observation
 
     def _look(self, use: MemoryUse, observation: Observation, alarms: Alarms) -> None:
         growth = self._growth.setdefault(use.kind, StateGrowth())
         if not growth.add(observation.time, use.total):
             return
-        self._rates[use.kind] = growth.growth
         seconds, source = growth.full_in(use.until_full(observation.tasks.host)), f"{GROWTH_ALARM} ({use.kind})"
         announced = self._announced.get(use.kind)
         if seconds == math.inf:

@@ -18,6 +18,8 @@ from elastream.recording.request_log import Request, RequestLog
 BY = "page"
 # Seconds for which a refused drain is proposed again.
 PATIENCE_S = 60.0
+# Seconds for which a repartition waits for the first batch of a driver, which tells the number of partitions.
+FIRST_BATCH_S = 60.0
 
 
 class RequestExtension(LoopExtension):
@@ -29,6 +31,7 @@ class RequestExtension(LoopExtension):
         self._bounds: Request | None = None
         self._drains: dict[str, float] = {}
         self._repartitions: list[Proposal] = []
+        self._refuse_at = 0.0
         self._contexts: tuple[Context, Context] | None = None
         self._news = False
 
@@ -44,6 +47,7 @@ class RequestExtension(LoopExtension):
             elif request.action == "repartition":
                 action = Repartition(request.partitions, f"requested by {request.by}", request.time)
                 self._repartitions = [Proposal(action, request.by)]  # an earlier one was withdrawn
+                self._refuse_at = observation.time + FIRST_BATCH_S
         context = observation.context
         if self._bounds is None:
             return observation
@@ -74,4 +78,8 @@ class RequestExtension(LoopExtension):
         repartitions: list[Proposal] = []
         if observation.context.partitions:  # known with the first batch
             repartitions, self._repartitions = self._repartitions, []
+        elif now >= self._refuse_at:
+            refused = "no batch has ended since the driver started"
+            repartitions = [replace(each, refused=refused) for each in self._repartitions]
+            self._repartitions = []
         return [*(Proposal(drain, BY) for drain in drains), *repartitions]

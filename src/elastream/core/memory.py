@@ -1,29 +1,21 @@
 """Memory that state takes on hosts, and whether the hosts that remain can hold it."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from statistics import median
 
 import numpy as np
 
 from elastream.core.frames import Floats, Integers
-from elastream.core.hosts import HostState, HostType
+from elastream.core.hosts import HostState
 from elastream.core.metrics import Metric
 from elastream.core.observation import Observation
 from elastream.core.task_id import TaskId
 from elastream.core.wording import counted
-from elastream.units import format_duration
 
 # Share of a host's limit that a release leaves free: for garbage, records under way and growth until the next round. Of a
 # container that counts with the whole heap, only what is beside the heap: Spark's default is a tenth of it.
 RESERVE = 0.1
-# The share in which state counts as nearly full. Between the two, hosts are neither leased nor released for memory.
-NEARLY = RESERVE / 2
-# Seconds of growth that a release must leave room for, and that a lease is sized for.
-KEEP_S = 3600.0
-# Part by which limits may differ from the memory of host types. Otherwise they are the session's, whatever the type.
-LIKE_TYPE = 0.1
 MOVING = (HostState.DRAINING, HostState.RELEASING)
 MEASURED = (Metric.STATE_HEAP, Metric.STATE_OFF_HEAP)
 NAN = math.nan
@@ -91,114 +83,42 @@ def memory_uses(observation: Observation) -> tuple[MemoryUse, ...]:
     return tuple(uses)
 
 
-@dataclass(frozen=True, slots=True)
-class FilledHost:
-    """Limit of a host, the part that cannot grow, and what it holds besides state (MB)."""
-
-    type: HostType
-    limit: float
-    fixed: float
-    others: float
-
-
-@dataclass(frozen=True, slots=True)
-class Lack:
-    """State that does not fit on `hosts`.
-
-    Attributes:
-        need: MB used with all state.
-        most: MB that the hosts may fill.
-        stuck: MB of the largest partition without room.
-        seconds: Time for which state grows until then; 0 if it does not grow.
-    """
-
-    kind: str
-    hosts: Sequence[FilledHost]
-    need: float
-    most: float
-    stuck: float
-    seconds: float
-
-    @property
-    def missing(self) -> float:
-        return max(self.stuck, self.need - self.most)
-
-    def sentence(self, carry: str = "") -> str:
-        count, then = len(self.hosts), f" in {format_duration(self.seconds)}" if self.seconds else ""
-        carry = carry or ("carry" if count > 1 else "carries")
-        detail = (
-            f"{self.need:.0f} MB of {self.kind}{then}, of which {count} may fill {self.most:.0f} MB"
-            if self.need > self.most
-            else f"a partition of {self.stuck:.0f} MB of {self.kind}{then} fits on none"
-        )
-        return f"memory: {counted(count, 'host')} {carry} the load, {count + 1} carry the state: {detail}"
-
-    def room(self, kind: HostType) -> float:
-        """Return the MB of state that a new host of type `kind` may hold."""
-        alike = [each for each in self.hosts if each.type.name == kind.name]
-        limit = median(each.limit for each in alike or self.hosts)
-        shares = [each.limit / each.type.memory for each in self.hosts]
-        if not alike and self.kind != "heap" and all(abs(share - 1) <= LIKE_TYPE for share in shares):
-            limit = median(shares) * kind.memory
-        fixed = min(limit, median(each.fixed for each in self.hosts))
-        return limit - RESERVE * (limit - fixed) - median(each.others for each in alike or self.hosts)
-
-
-def lacking(
-    observation: Observation, ahead: float, reserve: float, without: Collection[str] = (), moving: bool = False
-) -> Lack | None:
-    """Return the state without room on the usable hosts in `ahead` seconds. None: it fits, or memory is unknown.
-
-    Args:
-        reserve: Share of the limits to leave free.
-        moving: True if only state on hosts that drain, or `without`, moves.
-    """
-    rows, tasks = observation.hosts.rows, observation.tasks
-    hosts = [host for host in observation.usable if host not in without and host in rows]
-    at = np.array([rows[host] for host in hosts], dtype=np.int64)
-    going = {*without, *(name for name, lease in observation.leases.items() if lease.state in MOVING)}
-    leaves = np.isin(tasks.host, [rows[host] for host in going if host in rows])
-    for use in memory_uses(observation) if hosts else ():
-        growth = observation.growth.get(use.kind)
-        gain = growth.after(ahead) / use.total if growth else 0.0
-        sizes, own = use.tasks * (1 + gain), _by_host(observation, use.tasks)
-        others, grown = (use.used - own)[at], (1 + gain) * own[at]
-        fixed = np.broadcast_to(use.fixed, own.shape)[at]
-        most = use.limit[at] - reserve * (use.limit[at] - fixed)
-        room = most - others
-        if np.isnan(room).any() or (not sizes[leaves].any() and (moving or bool((grown <= room).all()))):
-            continue
-        placed = sizes[leaves if moving else leaves | np.isin(tasks.host, at)]
-        stuck = _without_room(np.sort(placed)[::-1].tolist(), (room - grown if moving else room).tolist())
-        if stuck > 0:
-            need = float(others.sum() + grown.sum() + sizes[leaves].sum())
-            types = [observation.leases[host].type for host in hosts]
-            filled = map(FilledHost, types, use.limit[at].tolist(), fixed.tolist(), others.tolist())
-            return Lack(use.kind, tuple(filled), need, float(most.sum()), stuck, ahead if gain else 0.0)
-    return None
-
-
 def shortage(observation: Observation, leaving: Collection[str]) -> str:
     """Return why state would not fit once the hosts `leaving` are gone, or "". Unknown memory forbids nothing."""
-    # A host that holds no state stays, too, if another would be leased in its place.
-    lack = lacking(observation, KEEP_S, RESERVE, leaving, moving=True)
-    if lack is None and (lack := lacking(observation, KEEP_S, NEARLY, leaving)):
-        before = lacking(observation, KEEP_S, NEARLY)
-        lack = lack if before is None or before.missing < lack.missing else None
-    return lack.sentence("would carry") if lack else ""
-
-
-def measured_uses(observation: Observation) -> tuple[MemoryUse, ...]:
-    measured = any(not np.isnan(observation.operators.column(metric)).all() for metric in MEASURED)
-    return memory_uses(observation) if measured else ()
+    rows, tasks = observation.hosts.rows, observation.tasks
+    going = {*leaving, *(name for name, lease in observation.leases.items() if lease.state in MOVING)}
+    left = [host for host in observation.usable if host not in going]
+    away = np.isin(tasks.host, [rows[host] for host in going if host in rows])
+    for use in memory_uses(observation) if left else ():
+        moving = sorted(use.tasks[away].tolist(), reverse=True)
+        at = [rows[host] for host in left if host in rows]
+        room = use.room[at].tolist()
+        if not moving or moving[0] <= 0 or any(math.isnan(each) for each in room):
+            continue
+        if (stuck := _without_room(moving, room)) > 0:
+            need, most = float(use.used[at].sum()) + sum(moving), float(use.most[at].sum())
+            detail = (
+                f"{need:.0f} MB of {use.kind}, of which {len(left)} may fill {most:.0f} MB"
+                if need > most
+                else f"a partition of {stuck:.0f} MB of {use.kind} fits on none"
+            )
+            return f"memory: {counted(len(left), 'host')} would carry the load, {len(left) + 1} carry the state: {detail}"
+    return ""
 
 
 class StateMoves:
     """State that comes to each host, less what leaves it, by kind of memory."""
 
     def __init__(self, observation: Observation) -> None:
-        self._observation, self._uses = observation, measured_uses(observation)
-        self._more = [np.zeros(len(use.used)) for use in self._uses]
+        measured = any(not np.isnan(observation.operators.column(metric)).all() for metric in MEASURED)
+        self._observation, self._uses = observation, memory_uses(observation) if measured else ()
+        # Tasks that move count at their new host already; what it uses was measured before their state comes.
+        rows = [row for task in observation.moving if (row := observation.tasks.rows.get(str(task), -1)) >= 0]
+        to = observation.tasks.host[rows]
+        here = np.array(rows, dtype=np.int64)[to >= 0]
+        self._more: list[Floats] = [
+            np.bincount(to[to >= 0], use.tasks[here], len(use.used)).astype(np.float64) for use in self._uses
+        ]
 
     def accept(self, moves: Mapping[TaskId, str]) -> None:
         self._more = self._with(moves)

@@ -357,16 +357,6 @@ class Sample:
     operators: Frame
 
 
-class Growth(NamedTuple):
-    """Growth of state: MB/s, and the seconds for which that rate holds."""
-
-    rate: float
-    horizon: float
-
-    def after(self, seconds: float) -> float:
-        return self.rate * min(seconds, self.horizon)
-
-
 class MicroBatch(NamedTuple):
     """Committed batch of a segment; NaN where unknown.
 
@@ -414,7 +404,6 @@ class Observation:
         diagnoses: Causes of lateness by late query, as far as the plant diagnoses any.
         occupied: What others run or keep on a host, by host: a release waits for it.
         pinned: Why a host cannot be drained or released now, by host.
-        growth: Forecast growth of state by kind of memory.
     """
 
     time: float
@@ -446,7 +435,6 @@ class Observation:
     diagnoses: Mapping[str, Diagnosis] = field(default_factory=dict)
     occupied: Mapping[str, str] = field(default_factory=dict)
     pinned: Mapping[str, str] = field(default_factory=dict)
-    growth: Mapping[str, Growth] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not isinstance(self.leases, Leases):

@@ -49,11 +49,11 @@ WITHDRAWN = "its command has ended"
 
 
 class TooLong(EnvironmentProblem):
-    pass
+    """The pause became too long."""
 
 
 class Withdrawn(EnvironmentProblem):
-    pass
+    """The command that wanted the pause has ended."""
 
 
 def _never() -> bool:

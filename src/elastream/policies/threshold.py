@@ -10,7 +10,7 @@ from typing import ClassVar, TypeAlias
 
 import numpy as np
 
-from elastream.core.action import Action, CancelDrain, DrainHost, LeaseHost, ReleaseHost, SetParallelism
+from elastream.core.action import Action, CancelDrain, DrainHost, ReleaseHost, SetParallelism
 from elastream.core.decision import Unknown
 from elastream.core.lazy import once
 from elastream.core.metrics import Metric, Needs, Rows
@@ -34,7 +34,6 @@ from elastream.policies.common.placement import balance
 from elastream.policies.common.provision import TARGET_UTILISATION
 from elastream.policies.common.reach import IN_VAIN, after_trial, within_reach
 from elastream.policies.common.sizing import ROUNDS, WITHIN, SizingInputs
-from elastream.policies.common.state_hosts import lease_for_state
 from elastream.policies.common.unchained import CoreNeed, enlarge, may_enlarge, may_reduce, needs_of, reduce
 from elastream.policies.forecasting.trend import Forecast
 from elastream.units import ROUNDING, format_duration, format_rate
@@ -222,18 +221,13 @@ class ChainedRound(SizingRound):
             history = self._with_need((base,))
         if load.cold and math.isnan(load.declared):
             need = min(need, self._proven_need)
-        added: Sequence[Action] = self._hosts.lease_missing(need, reason)
+        added = self._hosts.lease_missing(need, reason)
         remarks = (*remarks, *self._host_limit_remarks(need))
-        for_state = 0
-        if not added:
-            added, short = lease_for_state(observation, self.host_type, self.policy.host_type)
-            remarks, for_state = (*remarks, *short), len(observation.usable) + 1 if added else 0
         highest = self._retained_cores(history)
         hosts = [*self._releases(added), *(added if added or observation.draining else self._shrink(history, highest))]
         tasks = [change for operator in sorted(observation.context.scalable) for change in self._tasks(operator, need)]
         retained = max(need, highest / self.most)  # infinite while nothing is known that hosts could be given back for
         recommended = self._hosts.hosts_for(retained if math.isfinite(retained) else math.nan)
-        recommended = recommended if math.isnan(recommended) else max(recommended, for_state)
         unknown = missing_metrics(observation) if math.isnan(base) else ()
         return ScalingPlan(hosts, tasks, history, self._predicted(hosts, base), unknown, remarks, recommended)
 
@@ -279,8 +273,10 @@ class ChainedRound(SizingRound):
         return drain if 0 < drain < math.inf else 0.0
 
     def _record_work(self, base: float) -> float:
-        """Return the core-seconds of a record that waits, at the arrival or processed rate, whichever is higher."""
-        # At a low rate the fixed work of batches in `base` would be charged to few records.
+        """Return the core-seconds of a record that waits, at the arrival or processed rate, whichever is higher.
+
+        At a low rate the fixed work of batches in `base` would be charged to few records.
+        """
         processed = self.load.processed
         if processed > self.rate > 0 and (work := self.load.cores(processed)) > 0:
             return work / processed
@@ -443,9 +439,7 @@ class UnchainedRound(SizingRound):
             unknown = missing_metrics(observation)
         targets = self._targets(units, needs, instances)
         history, surplus = self._surplus(units, needs, targets, instances)
-        for_state, short = lease_for_state(observation, self.host_type, policy.host_type)
-        settled = not observation.coming and observation.since_change >= policy.cool_down
-        shrinks = bool(surplus) and settled and not for_state
+        shrinks = bool(surplus) and not observation.coming and observation.since_change >= policy.cool_down
         actions: list[Action] = []
         releases: list[Action] = []
         remarks: tuple[str, ...] = ()
@@ -453,9 +447,7 @@ class UnchainedRound(SizingRound):
             shrinks and may_reduce(observation, units, instances, surplus, self.pace)
         ):
             actions, releases, remarks = self._draft(targets, needs, surplus, shrinks)
-        if not any(isinstance(each, LeaseHost) for each in actions):
-            actions, remarks = [*actions, *for_state], (*remarks, *short)
-        actions = [*actions, *self._releases(for_state), *releases]
+        actions = [*actions, *self._releases(), *releases]
         total = math.fsum(need.cores for need in needs.values()) if needs else math.nan
         return ScalingPlan(actions, (), history, self._predicted(actions, total), unknown, remarks)
 

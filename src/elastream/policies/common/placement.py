@@ -4,15 +4,12 @@ Open-source Spark does not rebalance state partitions: a host that joins a runni
 there.
 """
 
-import math
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elastream.core.action import MoveTask
 from elastream.core.frames import Floats, Integers
-from elastream.core.memory import NEARLY, RESERVE, MemoryUse, measured_uses
 from elastream.core.metrics import Metric
 from elastream.core.observation import Observation
 from elastream.policies.common.measures import host_capacity
@@ -20,8 +17,6 @@ from elastream.units import ROUNDING
 
 # Part of the highest load by which an exchange of tasks must beat a single move, and any step no step.
 PREFERENCE = 0.002
-# Reason of moves that make room.
-RELIEF = "memory: its host is nearly full of state"
 # Busy cores up to which an operator counts as idle.
 IDLE = 1e-9
 # Standard errors from which a difference is significant (about 5 % error).
@@ -36,8 +31,6 @@ ENOUGH = 0.01
 def balance(observation: Observation) -> list[MoveTask]:
     """Return moves that balance each operator's tasks per usable core; empty if balanced.
 
-    First, state leaves hosts whose memory is nearly full. A full host receives no task.
-
     Operators are balanced one by one, as stages of a batch run in turn. Tasks on draining hosts
     move with the drain. After the moves, no two equal hosts differ by more than one task; unequal ones by up to `SLACK`
     more.
@@ -46,13 +39,11 @@ def balance(observation: Observation) -> list[MoveTask]:
     if not len(observation.tasks) or len(observation.usable) < 2:
         return moves
     spread = _Spread(observation)
-    relieved = _relieve(spread)
     total = spread.tasks_by_host
     for rows in spread.operators:
-        for row, target in _even_out(spread.place[rows], spread.cores, total, spread.closed_to(rows)):
-            relieved.pop(rows[row], None)
+        for row, target in _even_out(spread.place[rows], spread.cores, total):
             moves.append(spread.move(rows[row], target, "tasks spread evenly over the hosts"))
-    return [*(spread.move(row, target, RELIEF) for row, target in relieved.items()), *moves]
+    return moves
 
 
 def balance_by_load(observation: Observation, *, gain: float = 0.03, worth: float = 0.0) -> list[MoveTask]:
@@ -94,8 +85,6 @@ class _Spread:
         column = {observation.hosts.rows[host]: number for number, host in enumerate(self._usable)}
         self.place: Integers = np.array([column.get(row, -1) for row in observation.tasks.host.tolist()], dtype=np.int64)
         self.cores: Floats = np.array([host_capacity(observation, host) for host in self._usable])
-        at = np.array(list(column), dtype=np.int64)
-        self.memory = [_Memory(use, at) for use in measured_uses(observation)]
 
     @property
     def tasks_by_host(self) -> Floats:
@@ -109,50 +98,16 @@ class _Spread:
                 np.flatnonzero((operator == each) & (self.place >= 0)) for each in np.unique(operator[self.place >= 0])
             )
 
-    def closed_to(self, rows: Integers) -> NDArray[np.bool_]:
-        # As `StateMoves`.
-        closed = np.zeros(len(self.cores), dtype=np.bool_)
-        for each in self.memory:
-            after = each.used + each.tasks[rows].max()
-            closed |= (after > each.most) & (after > np.fmax.reduce(each.used / each.limit) * each.limit)
-        return closed
-
     def move(self, row: int, column: int, why: str) -> MoveTask:
         return MoveTask(self._observation.tasks.tasks[row], self._usable[column], why=why)
 
 
-class _Memory:
-    def __init__(self, use: MemoryUse, at: Integers) -> None:
-        self.tasks, self.used, self.limit, self.most = use.tasks, use.used[at], use.limit[at], use.most[at]
-        self.nearly = self.most + (NEARLY / RESERVE) * (self.limit - self.most)
-
-
-def _relieve(spread: _Spread) -> dict[int, int]:
-    """Return the new host of tasks that leave nearly full hosts; update `spread`."""
-    moved: dict[int, int] = {}
-    for each in spread.memory:
-        for host in np.flatnonzero(each.used > each.nearly).tolist():
-            while (over := each.used[host] - each.most[host]) > 0:
-                room = np.nan_to_num(each.most - each.used, nan=-math.inf)
-                to = int(np.argmax(room))
-                fits = np.flatnonzero((spread.place == host) & (each.tasks > 0) & (each.tasks <= room[to]))
-                if not fits.size:
-                    break
-                # The smallest that suffices, else the largest.
-                row = int(min(fits.tolist(), key=lambda row: (each.tasks[row] < over, abs(each.tasks[row] - over))))
-                moved[row] = spread.place[row] = to
-                for other in spread.memory:
-                    other.used[host] -= other.tasks[row]
-                    other.used[to] += other.tasks[row]
-    return moved
-
-
-def _even_out(place: Integers, cores: Floats, total: Floats, closed: NDArray[np.bool_]) -> list[tuple[int, int]]:
+def _even_out(place: Integers, cores: Floats, total: Floats) -> list[tuple[int, int]]:
     """Return (task, host) moves that balance one operator's counts. `total`: tasks by host, updated."""
     at = place.copy()
     load = np.bincount(at, minlength=len(cores)).astype(np.float64)
     # Each step leaves giver and receiver below the giver's former load, so that the loop terminates.
-    while step := _step(at, load, cores, total, closed):
+    while step := _step(at, load, cores, total):
         task, receiver = step
         giver = at[task]
         load[giver] -= 1
@@ -163,13 +118,13 @@ def _even_out(place: Integers, cores: Floats, total: Floats, closed: NDArray[np.
     return [(int(task), int(at[task])) for task in np.flatnonzero(at != place)]
 
 
-def _step(at: Integers, load: Floats, cores: Floats, total: Floats, closed: NDArray[np.bool_]) -> tuple[int, int] | None:
+def _step(at: Integers, load: Floats, cores: Floats, total: Floats) -> tuple[int, int] | None:
     """Return the (task, host) move from the fullest giver to the emptiest receiver; None if balanced."""
     givers = np.lexsort((total / cores, load / cores))[::-1]
     receivers = np.lexsort((total / cores, (load + 1) / cores))
     mean = load.sum() / cores.sum() + ROUNDING
     for giver in givers[load[givers] / cores[givers] > mean].tolist():
-        for receiver in receivers[(receivers != giver) & ~closed[receivers]].tolist():
+        for receiver in receivers[receivers != giver].tolist():
             alike = load[giver] / cores[giver] * cores[receiver]
             if alike - load[receiver] > 1 + min(SLACK, UNSURE * alike):
                 return int(np.flatnonzero(at == giver)[0]), receiver

@@ -393,8 +393,8 @@ class Telemetry:
     ) -> Frame:
         """Return a row per operator.
 
-        Core use that no meter sees is charged to the keyed
-        operators, or to the sources without any, so that the operators' busy cores add up to the hosts'.
+        Core use that no meter sees is charged to the keyed operators, or to the sources without any, so that the
+        operators' busy cores add up to the hosts'.
 
         Args:
             now: Epoch seconds.

@@ -11,13 +11,17 @@ from pyspark.sql import SparkSession
 
 from elastream.core.action import Repartition, Status
 from elastream.core.observation import Composition
-from elastream.core.width import PauseLimit
+from elastream.core.width import PauseLimit, TooLong
 from elastream.core.wording import counted
 from elastream.errors import ElastreamError, in_one_line
 from elastream.spark.jvm.ending import end_after_batch
 from elastream.spark.queries.segments import RunningSegment
+from elastream.units import format_duration
 
 log = logging.getLogger(__name__)
+
+# Time for running batches to end. Meanwhile queries that have ended wait, and nothing is observed.
+LONGEST_BATCH_S = 300.0
 
 # A run of W partitions gets V. Rows are exact in every state.
 #
@@ -103,9 +107,15 @@ class Repartitioning:
 
     def _stop(self, running: Sequence[RunningSegment], limit: PauseLimit) -> None:
         # All at once: a query may wait for records of another for its next batch, never for the one that runs.
-        queries = [each.query for each in running]
+        queries, latest = [each.query for each in running], limit.now() + LONGEST_BATCH_S
+
+        def check() -> None:
+            limit.check()
+            if limit.now() > latest:
+                raise TooLong(f"a batch runs for more than {format_duration(LONGEST_BATCH_S)}: nothing is changed")
+
         try:
-            end_after_batch(self._spark, queries, limit.check)
+            end_after_batch(self._spark, queries, check)
         except (ElastreamError, Py4JError):
             for query in queries:
                 query.stop()
