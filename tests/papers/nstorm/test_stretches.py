@@ -52,6 +52,8 @@ def test_bars_compare_ways_with_each_other_and_not_with_the_papers_seconds() -> 
         "seconds at >= 60 %, online, lazy over online, all at once, 16 of 16": pytest.approx(7 / 12, abs=1e-4),
     }
     assert {check.verdict for check in checks.values()} == {"held"}
+    both = {way: shown(0) for way in (Stretch(UNDISTURBED), Stretch(ONLINE, 16), Stretch(LAZY, 16))}
+    assert [check.verdict for check in checks_of(both, 0)] == ["held", "missed", "undecided"]
     found[Stretch(LAZY)] = shown(26)
     assert {check.verdict for check in checks_of(found, 1)} == {"held", "missed"}
 
