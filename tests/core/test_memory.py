@@ -58,35 +58,39 @@ def test_move_to_a_host_without_room_for_its_state_is_refused():
     observation = observed([0, 0, 1], heap=1000.0, sizes=[300.0, 300.0, 400.0])
     first, second, third = observation.tasks.tasks
     assert (
-        StateMoves(observation).refusal({first: "h2"})
+        StateMoves(observation).refusal(first, "h2")
         == "memory: h2 may take 230 MB of heap more, and 300 MB would move there"
     )
-    assert StateMoves(observation).refusal({third: "h1"}) != ""
-    assert StateMoves(observation).refusal({first: "h2", third: "h1"}) != "", "h1 would hold 700 MB of 630"
-    assert StateMoves(observation).refusal({first: "h1", second: "h1"}) == "", "they are there already"
-    assert StateMoves(observed([0, 0, 1], heap=1000.0, known=False)).refusal({first: "h2"}) == ""
+    assert StateMoves(observation).refusal(third, "h1") != ""
+    moves = StateMoves(observation)
+    moves.accept(first, "h2")
+    assert moves.refusal(third, "h1") != "", "h1 would hold 700 MB of 630"
+    assert [StateMoves(observation).refusal(each, "h1") for each in (first, second)] == ["", ""], "they are there already"
+    assert StateMoves(observed([0, 0, 1], heap=1000.0, known=False)).refusal(first, "h2") == ""
 
 
 def test_state_on_its_way_to_a_host_counts_there():
     # `tasks.host` names the new host at once; the heap there was read before.
     observation = observed([0, 1, 1], heap=300.0, HEAP=[300.0, 450.0])
     first, second, _ = observation.tasks.tasks
-    assert StateMoves(observation).refusal({first: "h2"}) == ""
-    assert StateMoves(replace(observation, moving=frozenset({second}))).refusal({first: "h2"}) != ""
+    assert StateMoves(observation).refusal(first, "h2") == ""
+    assert StateMoves(replace(observation, moving=frozenset({second}))).refusal(first, "h2") != ""
 
 
 def test_partitions_may_change_places_where_both_fit():
     observation = observed([0, 1], heap=800.0)
     first, second = observation.tasks.tasks
-    assert StateMoves(observation).refusal({first: "h2"}) != ""
-    assert StateMoves(observation).refusal({first: "h2", second: "h1"}) == ""
+    assert StateMoves(observation).refusal(first, "h2") != ""
+    moves = StateMoves(observation)
+    moves.accept(second, "h1")
+    assert moves.refusal(first, "h2") == ""
 
 
 def test_full_host_still_takes_state_of_a_fuller_one():
     observation = observed([0, 0, 1], heap=1305.0, sizes=[640.0, 40.0, 625.0])
     _, small, _ = observation.tasks.tasks
-    assert StateMoves(observation).refusal({small: "h2"}) == ""
-    assert StateMoves(observed([0, 0, 1], heap=1305.0, sizes=[620.0, 40.0, 645.0])).refusal({small: "h2"}) != ""
+    assert StateMoves(observation).refusal(small, "h2") == ""
+    assert StateMoves(observed([0, 0, 1], heap=1305.0, sizes=[620.0, 40.0, 645.0])).refusal(small, "h2") != ""
 
 
 def test_state_of_rocksdb_counts_against_the_container():

@@ -114,7 +114,6 @@ class RunCheckpoints:
     zone: tzinfo | None = None
     now: Callable[[], float] = time.time
     given_up: str = ""
-    _requested: bool = False
 
     @classmethod
     def of(cls, directory: RunDirectory, settings: RunSettings) -> "RunCheckpoints":
@@ -136,8 +135,7 @@ class RunCheckpoints:
         return max((each.time for each in requests), default=0.0) > action.requested  # the lock is that of a later one
 
     def limit(self, action: Repartition) -> PauseLimit:
-        self._requested = action.requested > 0
-        return PauseLimit(self.longest_pause, partial(self.is_withdrawn, action))
+        return PauseLimit(self.longest_pause, partial(self.is_withdrawn, action), requested=action.requested > 0)
 
     def refusal(self, action: Repartition) -> str:
         if refusal := self._not_requested(action) if action.requested else self._not_due():
@@ -177,7 +175,7 @@ class RunCheckpoints:
         try:
             done = repartition(spark, checkpoint, partitions, lambda _: None, stopped=True, limit=limit)
         except TooLong as error:
-            if not self._requested:  # a pause in vain each night helps nobody
+            if not limit.requested:  # a pause in vain each night helps nobody
                 self.given_up = str(error)
             raise
         return CheckpointChange(checkpoint, done)

@@ -72,8 +72,8 @@ def check(workloads: Sequence[Workload], kafka: str = "") -> None:
     """Check that this machine can run workloads.
 
     Raises:
-        EnvironmentProblem: The PySpark at hand lacks what one needs, or no broker answers.
-        InputError: Events cannot be made as fast as they fall due; or a server is not host:port.
+        EnvironmentProblem: This PySpark lacks what a workload needs, or no broker answers.
+        InputError: Events cannot be made as fast as they fall due, or a server is not host:port.
     """
     for workload in workloads:
         workload.check()

@@ -80,7 +80,7 @@ class _Plan:
                 self.leaving.add(host)
                 self._released.add(host)
             case MoveTask(task, host):
-                self.state_moves.accept({task: host})
+                self.state_moves.accept(task, host)
 
     def contradicted_by(self, action: Action) -> Action | None:
         same = (other for other in self._by_key.get(action.subject, ()) if other.kind not in action.follows)
@@ -195,7 +195,7 @@ def out_of_bounds(action: Action, plan: _Plan) -> str:
 
 def short_of_memory(action: Action, plan: _Plan) -> str:
     if isinstance(action, MoveTask):
-        return plan.state_moves.refusal({action.task: action.host})
+        return plan.state_moves.refusal(action.task, action.host)
     if not isinstance(action, DrainHost | ReleaseHost) or plan.state(action.host) is not HostState.RUNNING:
         return ""
     return "" if DrainHost(action.host) in plan.granted else shortage(plan.observation, {action.host, *plan.leaving})

@@ -112,43 +112,43 @@ class StateMoves:
     def __init__(self, observation: Observation) -> None:
         measured = any(not np.isnan(observation.operators.column(metric)).all() for metric in MEASURED)
         self._observation, self._uses = observation, memory_uses(observation) if measured else ()
+        self._more = [np.zeros(len(use.used)) for use in self._uses]
         # Tasks that move count at their new host already; what it uses was measured before their state comes.
-        rows = [row for task in observation.moving if (row := observation.tasks.rows.get(str(task), -1)) >= 0]
-        to = observation.tasks.host[rows]
-        here = np.array(rows, dtype=np.int64)[to >= 0]
-        self._more: list[Floats] = [
-            np.bincount(to[to >= 0], use.tasks[here], len(use.used)).astype(np.float64) for use in self._uses
-        ]
+        for task in observation.moving:
+            row = observation.tasks.rows.get(str(task))
+            if row is not None and (at := observation.tasks.host[row]) >= 0:
+                self._add(row, at, 1.0)
 
-    def accept(self, moves: Mapping[TaskId, str]) -> None:
-        self._more = self._with(moves)
+    def accept(self, task: TaskId, host: str) -> None:
+        if (move := self._rows(task, host)) is not None:
+            row, to, at = move
+            self._add(row, to, 1.0)
+            if at >= 0:
+                self._add(row, at, -1.0)
 
-    def refusal(self, moves: Mapping[TaskId, str]) -> str:
-        """Return why the host of a move has no memory for its state beside what was accepted, or ""."""
-        for use, more in zip(self._uses, self._with(moves), strict=True):
+    def refusal(self, task: TaskId, host: str) -> str:
+        """Return why `host` has no memory for the state of `task` beside what was accepted, or ""."""
+        if (move := self._rows(task, host)) is None:
+            return ""
+        row, to, at = move
+        for use, accepted in zip(self._uses, self._more, strict=True) if at != to else ():
+            more = float(accepted[to] + use.tasks[row])
             # Processes alone may fill a reserve, and a host that fills no more than the fullest one is no worse.
-            fullest = np.fmax.reduce(use.used / use.limit)
-            for row in np.flatnonzero((more > 0) & (more > use.room) & (use.used + more > fullest * use.limit)).tolist():
-                room = max(0.0, float(use.room[row]))
-                return (
-                    f"memory: {self._observation.hosts.ids[row]} may take {room:.0f} MB of {use.kind} more, "
-                    f"and {more[row]:.0f} MB would move there"
-                )
+            fullest = float(np.fmax.reduce(use.used / use.limit))
+            if more > 0 and more > use.room[to] and use.used[to] + more > fullest * use.limit[to]:
+                room = max(0.0, float(use.room[to]))
+                return f"memory: {host} may take {room:.0f} MB of {use.kind} more, and {more:.0f} MB would move there"
         return ""
 
-    def _with(self, moves: Mapping[TaskId, str]) -> list[Floats]:
-        if not self._uses:
-            return []
-        hosts, tasks = self._observation.hosts.rows, self._observation.tasks
-        pairs = [(tasks.rows.get(str(task), -1), hosts.get(host, -1)) for task, host in moves.items()]
-        rows, to = np.array([pair for pair in pairs if min(pair) >= 0], dtype=np.int64).reshape(-1, 2).T
-        at, count = tasks.host[rows], len(hosts)
-        left = at >= 0
-        changes = (
-            np.bincount(to, use.tasks[rows], count) - np.bincount(at[left], use.tasks[rows][left], count)
-            for use in self._uses
-        )
-        return [more + change for more, change in zip(self._more, changes, strict=True)]
+    def _add(self, row: int, host: int, times: float) -> None:
+        for use, more in zip(self._uses, self._more, strict=True):
+            more[host] += times * use.tasks[row]
+
+    def _rows(self, task: TaskId, host: str) -> tuple[int, int, int] | None:
+        """Return the rows of the task, of `host` and of its present host (-1: none); None if unknown."""
+        tasks = self._observation.tasks
+        row, to = tasks.rows.get(str(task)), self._observation.hosts.rows.get(host)
+        return None if row is None or to is None else (row, to, int(tasks.host[row]))
 
 
 def _without_room(megabytes: Collection[float], room: list[float]) -> float:

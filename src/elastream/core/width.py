@@ -67,11 +67,13 @@ class PauseLimit:
     Attributes:
         longest: Seconds.
         withdrawn: Returns True once nobody wants it any more.
+        requested: True if a person wants it.
     """
 
     longest: float = math.inf
     withdrawn: Callable[[], bool] = _never
     now: Callable[[], float] = time.monotonic
+    requested: bool = False
     began: float = field(init=False)
 
     def __post_init__(self) -> None:

@@ -205,7 +205,7 @@ class Recording:
 
     @classmethod
     def read(cls, path: Path | str) -> "Recording":
-        """Read a recording from a file or folder, but a torn last line. Raises InputError with file and line."""
+        """Read a recording from a file or folder, without a torn last line. Raises InputError with file and line."""
         file = file_of(Path(path))
         while True:
             files = files_of(file)

@@ -70,3 +70,8 @@ def test_the_page_shows_each_stretch_beside_the_papers_runs() -> None:
 def test_an_unknown_part_is_refused() -> None:
     with pytest.raises(InputError, match="no part 'figure'"):
         run_nstorm(ExperimentOptions(), part="figure")
+
+
+def test_options_of_other_parts_are_refused() -> None:
+    with pytest.raises(InputError, match="neither --moves nor --full"):
+        run_nstorm(ExperimentOptions(), part="figures", full=True)

@@ -116,6 +116,8 @@ def run_nstorm(
     """
     if part not in (None, "figures"):
         raise InputError(f"the experiment nstorm has no part {part!r} (there is: figures)")
+    if part and (moves or full):
+        raise InputError("the part figures of nstorm takes neither --moves nor --full")
     if part:
         return run_figures(options)
     setting = (rig.QUICK if options.quick else rig.FULL if full else rig.PLAIN).reduced(moves)

@@ -196,7 +196,7 @@ class Placing:
         self.plan.publish(hosts, at=self._clock(), why=why)
 
     def move_all(self, hosts: Mapping[TaskId, str], why: str = "", *, there: Collection[TaskId] = ()) -> None:
-        """Plan hosts for several tasks, as one version of the plan. `there` are tasks already in place."""
+        """Plan hosts for several tasks, as one version of the plan. Those in `there` are in place already."""
         self.plan.publish(hosts, at=self._clock(), why=why)
         with self._lock:
             for task, host in hosts.items():
@@ -460,7 +460,7 @@ class Rings:
         return None if ring is None or count is None else ring.owner(task.index / count)
 
     def follow(self, operator: str, ring: Ring, last_hosts: Mapping[TaskId, str], why: str) -> int:
-        """Place the partitions of `operator` by `ring`, as one version of the plan; return how many must move."""
+        """Place the partitions of `operator` by `ring`, as one version of the plan. Return how many move."""
         with self._lock:
             self._rings = {**self._rings, operator: ring}
         hosts = ring.hosts_of(self._placing.partitions[operator])

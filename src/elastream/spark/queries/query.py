@@ -334,7 +334,7 @@ class Query:
 
     @property
     def arriving_age(self) -> float:
-        """Mean age [s] of the records that `arriving` counts, halfway to the next batch."""
+        """Mean age [s] of the records that `arriving` counts, half an interval after the newest batch."""
         recent = self._rated()
         if not (mean := self._usual_interval) > 0:
             return 0.0

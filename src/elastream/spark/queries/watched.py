@@ -176,7 +176,7 @@ class SessionQueries:
         return tuple(action.Outcome(each, action.Status.REFUSED, WRITTEN) for each in switches)
 
     def settle(self) -> bool:
-        """Return False: no switch ever waits."""
+        """Return False: no switch waits here."""
         return False
 
     def finished(self, now: float) -> bool:
