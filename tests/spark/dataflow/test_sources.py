@@ -147,6 +147,13 @@ def test_a_source_that_is_held_says_so_takes_nothing_and_shows_what_is_due(tmp_p
     assert (end["n"], end["version"], end["code"]) == (30, 8, 2)
 
 
+def test_nothing_waits_behind_a_batch_without_records(tmp_path: Path) -> None:
+    planner = reader(tmp_path, constant("10/s", "3s"))
+    last = planner.latestOffset(begun(60))
+    assert planner.latestOffset(last) == last
+    assert planner.reportLatestOffset() == last
+
+
 def test_a_version_without_records_gets_an_empty_batch(tmp_path: Path) -> None:
     steering = Steering(
         "lines", tmp_path / "wanted.json", wave=True, checkpoint=tmp_path / "checkpoint", before=BatchComposition(3, 1)

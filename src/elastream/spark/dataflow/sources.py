@@ -242,7 +242,8 @@ class ShapedReader(RangeReader):
         if self._planned is None or self._due is None:
             return None
         due, elapsed = self._due
-        return {**self._planned, "n": due, "t": elapsed}
+        # Of a batch without records, only the time would differ: records seemed to wait.
+        return dict(self._planned) if due == self._planned["n"] else {**self._planned, "n": due, "t": elapsed}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Slice]:
         first, last = int(start["n"]), int(end["n"])
