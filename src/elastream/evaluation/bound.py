@@ -130,12 +130,11 @@ class Term(NamedTuple):
 
 
 class _Model:
-    """The relaxed model as a linear programme over equal time steps.
+    """The relaxed model as a linear programme over equal time steps."""
 
-    Variables of a host type and step: leases that begin (`new`), units that prolong one (`more`), paid hosts (`paid`),
-    and those within their least time (`young`). Variables of a step: waiting work that will be in time (`backlog`), and
-    work given up so far (`given_up`).
-    """
+    # Variables of a host type and step: leases that begin (`new`), units that prolong one (`more`), paid hosts (`paid`),
+    # and those within their least time (`young`). Variables of a step: waiting work that will be in time (`backlog`), and
+    # work given up so far (`given_up`).
 
     def __init__(self, problem: Problem, *, whole: bool) -> None:
         self.problem, self.whole = problem, whole
@@ -304,11 +303,9 @@ def _solved(model: _Model) -> tuple[float, Floats, Floats]:
 
 
 def _in_windows(model: _Model, seconds: float) -> tuple[float, str]:
-    """Return the bound for whole hosts, and a note.
-
-    A Lagrangian relaxation: rows that join windows become costs. For any prices its optimum, a sum over windows, is at most
-    the true one.
-    """
+    """Return the bound for whole hosts, and a note."""
+    # A Lagrangian relaxation: rows that join windows become costs. For any prices its optimum, a sum over windows, is at
+    # most the true one.
     total, solution, prices = _solved(model)
     count = max(1, round(model.steps / WINDOW_STEPS))
     window = model.step_of * count // model.steps

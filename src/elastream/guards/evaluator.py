@@ -362,10 +362,8 @@ def _memory(function: str, args: tuple[Node, ...]) -> SampleWindow | Age | Persi
 
 
 def _relative(guards: list[Guard], values: Values) -> dict[str, float]:
-    """Return relative values v = F / max F (thesis, 3.2.4, Eq. 4.1).
-
-    Negative values count as 0; without a positive one all are NaN. Fixed values stay.
-    """
+    """Return relative values v = F / max F (thesis, 3.2.4, Eq. 4.1)."""
+    # Negative values count as 0; without a positive one all are NaN. Fixed values stay.
     if all(isinstance(guard.value, float | int) for guard in guards):
         return {guard.alternate: float(guard.value) for guard in guards if isinstance(guard.value, float | int)}
     absolute = {}

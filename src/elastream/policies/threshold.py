@@ -273,10 +273,8 @@ class ChainedRound(SizingRound):
         return drain if 0 < drain < math.inf else 0.0
 
     def _record_work(self, base: float) -> float:
-        """Return the core-seconds of a record that waits, at the arrival or processed rate, whichever is higher.
-
-        At a low rate the fixed work of batches in `base` would be charged to few records.
-        """
+        """Return the core-seconds of a record that waits, at the arrival or processed rate, whichever is higher."""
+        # At a low rate the fixed work of batches in `base` would be charged to few records.
         processed = self.load.processed
         if processed > self.rate > 0 and (work := self.load.cores(processed)) > 0:
             return work / processed

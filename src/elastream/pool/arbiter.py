@@ -256,10 +256,8 @@ def _clamp_times(record: HostRecord, now: float, latest: float) -> HostRecord:
 def _restore_state(
     offer: Offer, machines: Mapping[str, str], tables: Mapping[str, Mapping[str, Any]], now: float, patience: float
 ) -> tuple[Arbiter, dict[str, str]]:
-    """Return the state and keys of an earlier process.
-
-    Silence counts from `now`, and waits are cut to `patience`, in case the clock was set back.
-    """
+    """Return the state and keys of an earlier process."""
+    # Silence counts from `now`, and waits are cut to `patience`, in case the clock was set back.
     kinds = {kind.name: kind for kind in offer.kinds}
 
     def paid(fields: Mapping[str, Any]) -> SharedLease:

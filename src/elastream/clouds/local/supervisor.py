@@ -332,10 +332,8 @@ def _make_supervisor(
 
 
 def _lines(connection: socket.socket, awake: socket.socket, tick: Callable[[], float]) -> Iterator[bytes]:
-    """Yield lines until the other end closes or the parent changes.
-
-    `tick` runs meanwhile and returns the seconds until its next call; `awake` ends the wait.
-    """
+    """Yield lines until the other end closes or the parent changes."""
+    # `tick` runs meanwhile and returns the seconds until its next call; `awake` ends the wait.
     parent, pending = os.getppid(), b""
     with selectors.DefaultSelector() as selector:
         selector.register(connection, selectors.EVENT_READ)

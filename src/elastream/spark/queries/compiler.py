@@ -167,10 +167,8 @@ def _start(
 
 
 def _await_sources(each: RunningSegment) -> None:
-    """Wait until the sources of a query have started, or it has failed.
-
-    Spark gives each Python source 10 s to connect; several queries that start together on a busy machine need longer.
-    """
+    """Wait until the sources of a query have started, or it has failed."""
+    # Spark gives each Python source 10 s to connect; several queries that start together on a busy machine need longer.
     while each.own_source and each.query.isActive and each.query.status["message"].startswith("Initializing"):
         time.sleep(SHORTEST_INTERVAL)
 

@@ -269,10 +269,8 @@ def rows_by_reads(counted: int, reads: Sequence[int], times: int = 1) -> float:
 
 
 def _counted(start: object, end: object, latest: object, rows: float) -> float:
-    """Return the records between `end` and `latest`, by an offset field that grew by as many as were taken; else NaN.
-
-    Sources without metrics, such as Python data sources, report their backlog this way.
-    """
+    """Return the records between `end` and `latest`, by an offset field that grew by as many as were taken; else NaN."""
+    # Sources without metrics, such as Python data sources, report their backlog this way.
     before, after, newest = (_offset(each) for each in (start, end, latest))
     for name, number in after.items():
         numbers = [before.get(name, 0), number, newest.get(name)]
@@ -282,10 +280,8 @@ def _counted(start: object, end: object, latest: object, rows: float) -> float:
 
 
 def _dated(progress: SourceProgress, earlier: SourceProgress, since: float) -> SourceProgress:
-    """Return `progress` with bounds of its records' arrival times.
-
-    A source emits the oldest records first: those that waited in the batch before, then those that came after `since`.
-    """
+    """Return `progress` with bounds of its records' arrival times."""
+    # A source emits the oldest records first: those that waited in the batch before, then those that came after `since`.
     if earlier.everything is None or progress.everything is None:
         first = next((at for at, _ in earlier.waiting_records), since)
         return replace(progress, waiting=NAN if earlier.everything is None else first)
