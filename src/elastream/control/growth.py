@@ -65,30 +65,17 @@ class StateGrowth:
         fast = fast if fast <= min(HORIZON_S, HORIZON_SHARE * age) else math.inf
         return min(fast, daily if daily <= DAILY_HORIZON_S else math.inf)
 
-    def gain(self, seconds: float) -> float:
-        """Return the MB by which the state grows in `seconds`, as far as the fast forecast looks."""
-        age = self._times[-1] - self._first
-        if age < YOUNGEST_S:
-            return 0.0
-        window = min(WINDOW_S, WINDOW_SHARE * age)
-        return self._gained(window)[0] / window * min(seconds, HORIZON_S, HORIZON_SHARE * age)
-
     def _seconds_to(self, room: float, window: float) -> float:
         """Return the seconds until `room` MB are gone, at the rate between the last two windows."""
-        gained, peak = self._gained(window)
-        left = room - (peak - self._high[-1])
-        return max(0.0, left) * window / gained if gained > 0 else math.inf
-
-    def _gained(self, window: float) -> tuple[float, float]:
-        """Return the MB gained between the last two windows, 0 if that is noise, and the last one's highest size."""
         now, end = self._times[-1], len(self._times)
         since, begin = (bisect_right(self._times, now - each) for each in (window, 2 * window))
+        if begin == since:
+            return math.inf
         low, high = np.frombuffer(self._low), np.frombuffer(self._high)
         peak = float(high[since:end].max())
-        if begin == since:
-            return 0.0, peak
-        gained = min(float(low[since:end].min() - low[begin:since].min()), peak - float(high[begin:since].max()))
-        return (gained if gained > NOISE * peak else 0.0), peak
+        gains = float(low[since:end].min() - low[begin:since].min()), peak - float(high[begin:since].max())
+        left = room - (peak - float(high[-1]))
+        return max(0.0, left) * window / min(gains) if min(gains) > NOISE * peak else math.inf
 
 
 class GrowthForecast(LoopExtension):
@@ -107,11 +94,6 @@ class GrowthForecast(LoopExtension):
             del self._announced[kind]
             alarms.clear(f"{GROWTH_ALARM} ({kind})")
         return observation
-
-    def gain(self, kind: str, seconds: float) -> float:
-        """Return the MB by which the state in a kind of memory grows in `seconds`; 0 if unknown."""
-        growth = self._growth.get(kind)
-        return growth.gain(seconds) if growth is not None else 0.0
 
     def _look(self, use: MemoryUse, observation: Observation, alarms: Alarms) -> None:
         growth = self._growth.setdefault(use.kind, StateGrowth())

@@ -12,7 +12,6 @@ from elastream.control.growth import GrowthForecast
 from elastream.control.journal import UNWRITTEN_REASON, ActionState, Entry, Journal, JournalWriter
 from elastream.control.rollback import RollBack
 from elastream.control.scaling import Scaling
-from elastream.control.state_hosts import StateHosts
 from elastream.control.width import WidthAdvice
 from elastream.core.action import Action, LeaseHost, Outcome, Status, Switch
 from elastream.core.alarm import Alarms
@@ -105,8 +104,7 @@ class Loop:
         self._to_the_limit = to_the_limit
         self._header = header or describe_run(plant.context, policy=policy.name, plant="simulated", started=0.0)
         advice = () if any(isinstance(each, WidthAdvice) for each in extensions) else (WidthAdvice(),)
-        forecast = GrowthForecast()
-        self._extensions = (forecast, StateHosts(forecast), *advice, *extensions)
+        self._extensions = (GrowthForecast(), *advice, *extensions)
         self._facts = facts
         self._with_figures = figures
         self._stopped = ""

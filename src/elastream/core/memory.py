@@ -95,7 +95,7 @@ def shortage(observation: Observation, leaving: Collection[str]) -> str:
         room = use.room[at].tolist()
         if not moving or moving[0] <= 0 or any(math.isnan(each) for each in room):
             continue
-        if (stuck := without_room(moving, room)) > 0:
+        if (stuck := _without_room(moving, room)) > 0:
             need, most = float(use.used[at].sum()) + sum(moving), float(use.most[at].sum())
             detail = (
                 f"{need:.0f} MB of {use.kind}, of which {len(left)} may fill {most:.0f} MB"
@@ -151,9 +151,8 @@ class StateMoves:
         return None if row is None or to is None else (row, to, int(tasks.host[row]))
 
 
-def without_room(megabytes: Collection[float], room: list[float]) -> float:
+def _without_room(megabytes: Collection[float], room: list[float]) -> float:
     """Return the first of `megabytes`, largest first, that does not fit where most `room` is left; 0 if all fit."""
-    room = [*room]
     for each in megabytes:
         most = max(range(len(room)), key=room.__getitem__)
         room[most] -= each
