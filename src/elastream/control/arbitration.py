@@ -147,7 +147,7 @@ def pinned(action: Action, plan: _Plan) -> str:
 
 
 def bound_remark(observation: Observation, plan: Plan) -> str:
-    """Return a remark if the host bound keeps records late and `plan` is silent, or ""."""
+    """Return a remark if records are late, no more hosts are allowed, and `plan` says nothing; otherwise ""."""
     context = observation.context
     if "LeaseHost" not in context.capabilities or len(observation.usable) < context.max_hosts:
         return ""  # what still comes may suffice, and what leaves is given back

@@ -318,7 +318,7 @@ class Recording:
 
     @cached_property
     def alarms(self) -> tuple[tuple[Alarm, float | None], ...]:
-        """Every alarm with its last text, and when it was first seen cleared; None if it stood to the end."""
+        """Every alarm with its last text and its end; None if it stood until the recording ended."""
         alarms: dict[tuple[str, float], tuple[Alarm, float | None]] = {}
         standing: set[tuple[str, float]] = set()
         for time, each in self.series.alarms:

@@ -89,7 +89,7 @@ def shown(claim: PairedClaim, number: int) -> str:
 
 
 def power_of(pilot: Sequence[MoveWindow], number: int, blocks: int) -> str:
-    """Return what blocks like those of `pilot` would decide. number: of claims; blocks: per number of moves."""
+    """Return the power of each claim, by the spread of `pilot`. number: of claims; blocks: of each number of moves."""
     renamed = [MoveWindow(MAIN.name, w.moves, w.block, w.way, w.lost, w.gap, w.landed, w.warm, w.rate) for w in pilot]
     said = [
         f"{claim.name.split(':')[0]}, {claim.name.rsplit('of ', 1)[-1]}: {claim.power(LEVEL / number, blocks):.0%} for "

@@ -235,7 +235,7 @@ class Supervisor:
         return child.cpu
 
     def decommission(self, name: str) -> None:
-        """Send SIGPWR to the first process; end it once it has no child left."""
+        """Send SIGPWR to a host's first process, and end it once it has no child left."""
         child = self.children[name]
         if child.exit is None and not child.retiring:
             child.retiring = True

@@ -197,7 +197,7 @@ class CompiledQueries:
         return self._switching.apply(switches)
 
     def settle(self) -> bool:
-        """Advance a change that waits for a drain; return True while one waits."""
+        """Advance a change that waits until its records are processed. Return True while one waits."""
         return self._switching.settle()
 
     def handle(self, table: ActionTable) -> None:
@@ -282,7 +282,7 @@ class CompiledQueries:
         return bool(windows) or any(o.timeout is not None and o.timeout.by for o in operators)
 
     def lost(self) -> None:
-        """Raise ElastreamError: the session was ours."""
+        """Raise ElastreamError: a run ends with its session."""
         raise ElastreamError("the Spark session was stopped under the run")
 
     def facts(self) -> Mapping[str, float | str]:

@@ -146,7 +146,7 @@ class SessionQueries:
         return {name: diagnosis for name, diagnosis in each if diagnosis is not None}
 
     def services(self, diagnoses: Mapping[str, Diagnosis]) -> Mapping[str, QueryService]:
-        """Return the service of each running query. `diagnoses`: of late ones, as of the last call of `diagnoses`."""
+        """Return the service of each running query. `diagnoses`: causes of lateness by query."""
         wall = self._with.wall()
         seconds = {query.name: self._task_seconds.get(query.id, NAN) for query in self.live}
         total = math.fsum(each for each in seconds.values() if each == each)

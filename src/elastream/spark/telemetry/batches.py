@@ -198,7 +198,7 @@ def read_batch(query: str, fields: Sequence[str], before: Batch | None, status: 
 
 
 def read_records(reads: str) -> Sequence[int] | None:
-    """Parse the records that stages of a batch read, such as "[500, 500]"; None if nothing is read more than once."""
+    """Parse the records that each stage of a batch read: "[500, 500]", or "-" (None) if nothing is read twice."""
     return None if reads == "-" else [int(each) for each in re.findall(r"\d+", reads)]
 
 
@@ -252,7 +252,7 @@ def _rows_by_offsets(description: str, start: object, end: object) -> float:
 
 
 def rows_by_reads(counted: int, reads: Sequence[int], times: int = 1) -> float:
-    """Return the records of a source that its batch may have read several times; NaN if that stays open.
+    """Return the records of a source that its batch may have read several times; NaN if unknown.
 
     Args:
         counted: Records that Spark counted over all reads.
