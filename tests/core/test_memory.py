@@ -1,7 +1,6 @@
 """State fits the hosts that remain, or a sentence says what is missing."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -36,10 +35,7 @@ def with_heap(at, state, heap):
     observation = observed(at, heap=state)
     hosts = observation.hosts
     columns = {metric: hosts.column(metric) for metric in hosts.metrics}
-    return SimpleNamespace(
-        **{name: getattr(observation, name) for name in ("operators", "tasks", "leases", "context", "usable")},
-        hosts=Frame(hosts.ids, {**columns, Metric.HEAP: heap}),
-    )
+    return replace(observation, hosts=Frame(hosts.ids, {**columns, Metric.HEAP: heap}))
 
 
 def test_state_that_still_leaves_a_draining_host_needs_room_too():

@@ -7,13 +7,14 @@ lowest and the highest values of long windows gain counts as growth.
 import math
 from array import array
 from bisect import bisect_left, bisect_right
+from dataclasses import replace
 
 import numpy as np
 
 from elastream.control.extension import LoopExtension
 from elastream.core.alarm import Alarms
-from elastream.core.memory import RESERVE, MemoryUse, memory_uses
-from elastream.core.observation import Observation
+from elastream.core.memory import DECLARED, RESERVE, MemoryUse, memory_uses
+from elastream.core.observation import NO_GROWTH, Growth, Observation
 from elastream.core.wording import counted
 
 # Source of the alarm.
@@ -65,40 +66,58 @@ class StateGrowth:
         fast = fast if fast <= min(HORIZON_S, HORIZON_SHARE * age) else math.inf
         return min(fast, daily if daily <= DAILY_HORIZON_S else math.inf)
 
+    @property
+    def growth(self) -> Growth:
+        """The fast forecast."""
+        age = self._times[-1] - self._first
+        if age < YOUNGEST_S:
+            return NO_GROWTH
+        window = min(WINDOW_S, WINDOW_SHARE * age)
+        return Growth(self._gained(window)[0] / window, min(HORIZON_S, HORIZON_SHARE * age))
+
     def _seconds_to(self, room: float, window: float) -> float:
         """Return the seconds until `room` MB are gone, at the rate between the last two windows."""
+        gained, fallen = self._gained(window)
+        return max(0.0, room - fallen) * window / gained if gained > 0 else math.inf
+
+    def _gained(self, window: float) -> tuple[float, float]:
+        """Return the MB gained between the last two windows, 0 if noise, and the MB below the last one's peak now."""
         now, end = self._times[-1], len(self._times)
         since, begin = (bisect_right(self._times, now - each) for each in (window, 2 * window))
         if begin == since:
-            return math.inf
+            return 0.0, 0.0
         low, high = np.frombuffer(self._low), np.frombuffer(self._high)
         peak = float(high[since:end].max())
-        gains = float(low[since:end].min() - low[begin:since].min()), peak - float(high[begin:since].max())
-        left = room - (peak - float(high[-1]))
-        return max(0.0, left) * window / min(gains) if min(gains) > NOISE * peak else math.inf
+        gained = min(float(low[since:end].min() - low[begin:since].min()), peak - float(high[begin:since].max()))
+        return gained if gained > NOISE * peak else 0.0, peak - float(high[-1])
 
 
 class GrowthForecast(LoopExtension):
-    """Alarm while state, at its rate, fills an executor within the horizon."""
+    """Growth of state, and an alarm while it fills an executor within the horizon."""
 
     def __init__(self) -> None:
         self._growth: dict[str, StateGrowth] = {}
         self._announced: dict[str, float] = {}
+        self._growing: dict[str, Growth] = {}
 
     def observed(self, observation: Observation, alarms: Alarms) -> Observation:
-        """Return `observation`; sound or clear the alarm once a minute."""
-        uses = [use for use in memory_uses(observation) if use.kind != "declared memory" and use.total > 0]
+        """Return `observation` with the growth; sound or clear the alarm once a minute."""
+        uses = [use for use in memory_uses(observation) if use.kind != DECLARED and use.total > 0]
         for use in uses:
             self._look(use, observation, alarms)
         for kind in self._announced.keys() - {use.kind for use in uses}:
             del self._announced[kind]
+            self._growing.pop(kind, None)
             alarms.clear(f"{GROWTH_ALARM} ({kind})")
-        return observation
+        return replace(observation, growth=dict(self._growing)) if self._growing else observation
 
     def _look(self, use: MemoryUse, observation: Observation, alarms: Alarms) -> None:
         growth = self._growth.setdefault(use.kind, StateGrowth())
         if not growth.add(observation.time, use.total):
             return
+        self._growing.pop(use.kind, None)
+        if growth.growth.rate > 0:
+            self._growing[use.kind] = growth.growth
         seconds, source = growth.full_in(use.until_full(observation.tasks.host)), f"{GROWTH_ALARM} ({use.kind})"
         announced = self._announced.get(use.kind)
         if seconds == math.inf:

@@ -12,6 +12,7 @@ from elastream.control.growth import GrowthForecast
 from elastream.control.journal import UNWRITTEN_REASON, ActionState, Entry, Journal, JournalWriter
 from elastream.control.rollback import RollBack
 from elastream.control.scaling import Scaling
+from elastream.control.state_hosts import StateHosts
 from elastream.control.width import WidthAdvice
 from elastream.core.action import Action, LeaseHost, Outcome, Status, Switch
 from elastream.core.alarm import Alarms
@@ -104,7 +105,8 @@ class Loop:
         self._to_the_limit = to_the_limit
         self._header = header or describe_run(plant.context, policy=policy.name, plant="simulated", started=0.0)
         advice = () if any(isinstance(each, WidthAdvice) for each in extensions) else (WidthAdvice(),)
-        self._extensions = (GrowthForecast(), *advice, *extensions)
+        self._state_hosts = StateHosts()
+        self._extensions = (GrowthForecast(), self._state_hosts, *advice, *extensions)
         self._facts = facts
         self._with_figures = figures
         self._stopped = ""
@@ -312,12 +314,13 @@ class Loop:
         self._journal.note_undone(rollback.verdicts)
         proposals += [Proposal(action, self._policy.name, rollback.refusal(action, observation)) for action in plan.actions]
         proposals += [replace(p, refused=p.refused or "it was not granted") for p in plan.refused]
+        planned = [p.action for p in proposals if not (p.refused or self._backoff.refusal(p.action, began, vital=vital))]
         for extension in self._extensions:
-            proposals += extension.proposals(observation, plan.actions, self._alarms)
+            proposals += extension.proposals(observation, planned, self._alarms)
         proposals += [Proposal(action, "journal") for action in self._journal.left_over]
         waiting = [replace(p, refused=p.refused or self._backoff.refusal(p.action, began, vital=vital)) for p in proposals]
         first = not self._round
-        limits = self._scaling.limits(plan.actions, plan.hosts, observation, first)
+        limits = self._scaling.limits(plan.actions, plan.hosts, observation, first, self._state_hosts.needed)
         decided = arbitrate(waiting, observation, self._under_way, first, limits)
         mode = "observe only" if self._observe_only else "paused" if self._paused() else ""
         if mode:

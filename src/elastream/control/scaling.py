@@ -38,6 +38,7 @@ class ScalingLimits:
     waiting: float = math.nan  # time to process the backlog (seconds); NaN if unknown
     first: bool = False
     money: "BudgetAccount | None" = None
+    needed: int = 0  # hosts that state needs; 0 if those that are there suffice
 
     def refusal(self, action: Action, observation: Observation, granted: Sequence[Action]) -> str:
         """Return why `action` may not join those `granted`, beginning with the rule's name, or ""."""
@@ -61,7 +62,7 @@ class ScalingLimits:
         rules, after = self.rules, self.there + adding - going
         if self.money is not None and (reason := self.money.refusal(action, observation, granted)):
             return f"budget: {reason}"
-        if after < observation.context.min_hosts:
+        if after < max(observation.context.min_hosts, self.needed):
             return ""
         if self.excluded:  # what was lost meanwhile is replaced: that is no scaling
             return "" if after < self.frozen_hosts else f"excluded_periods: nothing is scaled while '{self.excluded}' holds"
@@ -146,9 +147,19 @@ class Scaling:
         return replace(observation, context=self._contexts[1])
 
     def limits(
-        self, actions: Iterable[Action], recommended: float | None, observation: Observation, first: bool = False
+        self,
+        actions: Iterable[Action],
+        recommended: float | None,
+        observation: Observation,
+        first: bool = False,
+        needed: int = 0,
     ) -> ScalingLimits:
-        """Return the limits of a round. `recommended` None: derived from `actions`."""
+        """Return the limits of a round.
+
+        Args:
+            recommended: Hosts that the policy recommends; None: derived from `actions`.
+            needed: Hosts that state needs. Only a budget or `max_hosts` forbids them.
+        """
         rules, now = self.rules, observation.time
         there = len(observation.usable) + len(observation.coming)
         recommendation = self._follow(tuple(actions), recommended, observation, there, first)
@@ -172,6 +183,7 @@ class Scaling:
             _waiting(observation) if rules.catch_up else math.nan,
             first,
             self._money,
+            needed,
         )
 
     def done(self, outcomes: Iterable[Outcome], observation: Observation, now: float) -> None:

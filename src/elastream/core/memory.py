@@ -1,7 +1,8 @@
 """Memory that state takes on hosts, and whether the hosts that remain can hold it."""
 
 import math
-from collections.abc import Collection, Mapping
+from bisect import bisect_left
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,13 +10,18 @@ import numpy as np
 from elastream.core.frames import Floats, Integers
 from elastream.core.hosts import HostState
 from elastream.core.metrics import Metric
-from elastream.core.observation import Observation
+from elastream.core.observation import NO_GROWTH, Observation
 from elastream.core.task_id import TaskId
 from elastream.core.wording import counted
+from elastream.units import ROUNDING, format_duration
 
 # Share of a host's limit that a release leaves free: for garbage, records under way and growth until the next round. Of a
 # container that counts with the whole heap, only what is beside the heap: Spark's default is a tenth of it.
 RESERVE = 0.1
+# Growth for which a release leaves room (seconds).
+KEEP_S = 3600.0
+# Memory that the dataflow declares, where none is measured.
+DECLARED = "declared memory"
 MOVING = (HostState.DRAINING, HostState.RELEASING)
 MEASURED = (Metric.STATE_HEAP, Metric.STATE_OFF_HEAP)
 NAN = math.nan
@@ -26,7 +32,7 @@ class MemoryUse:
     """Use of one kind of memory. Hosts and tasks are in the observation's order.
 
     Attributes:
-        kind: "heap", "memory" (of the whole container) or "declared memory".
+        kind: "heap", "memory" (of the whole container) or DECLARED.
         used: By host (MB), state included.
         limit: By host (MB).
         tasks: State by task (MB).
@@ -48,15 +54,14 @@ class MemoryUse:
         left = (self.limit - self.used)[holds] * self.total / state[holds]
         return max(0.0, float(np.nanmin(left))) if holds.any() and not np.isnan(left).all() else math.inf
 
-    @property
-    def most(self) -> Floats:
-        """MB that each host may fill, with RESERVE left free; NaN if unknown."""
-        return self.limit - RESERVE * (self.limit - self.fixed)
+    def up_to(self, reserve: float) -> Floats:
+        """Return the MB that each host may fill with a share `reserve` left free; NaN if unknown."""
+        return self.limit - reserve * (self.limit - self.fixed)
 
     @property
     def room(self) -> Floats:
         """MB that each host may take besides; NaN if unknown."""
-        return self.most - self.used
+        return self.up_to(RESERVE) - self.used
 
 
 def memory_uses(observation: Observation) -> tuple[MemoryUse, ...]:
@@ -79,30 +84,95 @@ def memory_uses(observation: Observation) -> tuple[MemoryUse, ...]:
         uses.append(MemoryUse("memory", used, limit, native, float(native.sum()), np.fmin(fixed, limit)))
     if declared is not heap and declared.any():
         limit = np.array([leases[host].type.memory if host in leases else NAN for host in hosts.ids])
-        uses.append(MemoryUse("declared memory", _by_host(observation, declared), limit, declared, float(declared.sum())))
+        uses.append(MemoryUse(DECLARED, _by_host(observation, declared), limit, declared, float(declared.sum())))
     return tuple(uses)
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Whether state in one kind of memory fits on hosts.
+
+    Attributes:
+        need: Memory used with all state (MB).
+        most: Memory that the hosts may fill (MB).
+        stuck: State of the largest partition without room (MB); 0 if all fit.
+        missing: State of all partitions without room (MB).
+        staying: Part of `missing` on hosts that stay (MB).
+        seconds: Time until then, for which the state grows; 0 if it does not grow.
+    """
+
+    kind: str
+    hosts: int
+    need: float
+    most: float
+    stuck: float
+    missing: float
+    staying: float
+    seconds: float
+
+    @property
+    def sentence(self) -> str:
+        when = f" in {format_duration(self.seconds)}" if self.seconds else ""
+        if self.need > self.most:
+            return f"{self.need:.0f} MB of {self.kind}{when}, of which {self.hosts} may fill {self.most:.0f} MB"
+        return f"a partition of {self.stuck:.0f} MB of {self.kind}{when} fits on none"
+
+
+def fits(observation: Observation, ahead: float, reserve: float, leaving: Collection[str] = ()) -> Iterator[Fit]:
+    """Yield whether state fits on the hosts that stay, by kind of memory that is known on all of them.
+
+    Args:
+        ahead: Time for which growing state grows (seconds).
+        reserve: Share of each limit to leave free.
+        leaving: Hosts whose state moves, besides those that drain.
+    """
+    rows, tasks = observation.hosts.rows, observation.tasks
+    going = {*leaving, *(name for name, lease in observation.leases.items() if lease.state in MOVING)}
+    at = [rows[host] for host in observation.usable if host not in going and host in rows]
+    away = np.isin(tasks.host, [rows[host] for host in going if host in rows])
+    for use in memory_uses(observation) if at else ():
+        gain = observation.growth.get(use.kind, NO_GROWTH).gain(ahead)
+        sizes = use.tasks * (1 + gain / use.total)
+        used, most = use.used + _by_host(observation, sizes - use.tasks), use.up_to(reserve)
+        room, moving = (most - used)[at].tolist(), sizes[away].tolist()
+        if any(map(math.isnan, room)):
+            continue
+        need, excess, spilled = float(used[at].sum()) + math.fsum(moving), (used - use.up_to(RESERVE))[at].tolist(), []
+        for host, row in enumerate(at):
+            pieces = spill(sizes[tasks.host == row].tolist(), -room[host], excess[host]) if room[host] < 0 else ()
+            spilled += [size for _, size in pieces]
+            room[host] += math.fsum(size for _, size in pieces)
+        without = _without_room([*((size, True) for size in spilled), *((size, False) for size in moving)], room)
+        stuck, staying = (
+            max((size for size, _ in without), default=0.0),
+            math.fsum(size for size, stays in without if stays),
+        )
+        seconds = min(ahead, observation.growth[use.kind].reach) if gain > 0 else 0.0
+        missing = math.fsum(size for size, _ in without)
+        yield Fit(use.kind, len(at), need, float(most[at].sum()), stuck, missing, staying, seconds)
+
+
+def spill(sizes: Sequence[float], excess: float, least: float) -> Sequence[tuple[int, float]]:
+    """Return positions and sizes of the smallest partitions that free a host of `excess` MB.
+
+    None leave if they do not free it of `least` MB: others than state fill it.
+    """
+    left, chosen = sorted((size, position) for position, size in enumerate(sizes) if size > 0), []
+    while excess > 0 and left and math.fsum(sizes) >= least:
+        size, position = left.pop(min(bisect_left(left, (excess, 0)), len(left) - 1))
+        chosen.append((position, size))
+        excess -= size
+    return chosen
 
 
 def shortage(observation: Observation, leaving: Collection[str]) -> str:
     """Return why state would not fit once the hosts `leaving` are gone, or "". Unknown memory forbids nothing."""
-    rows, tasks = observation.hosts.rows, observation.tasks
-    going = {*leaving, *(name for name, lease in observation.leases.items() if lease.state in MOVING)}
-    left = [host for host in observation.usable if host not in going]
-    away = np.isin(tasks.host, [rows[host] for host in going if host in rows])
-    for use in memory_uses(observation) if left else ():
-        moving = sorted(use.tasks[away].tolist(), reverse=True)
-        at = [rows[host] for host in left if host in rows]
-        room = use.room[at].tolist()
-        if not moving or moving[0] <= 0 or any(math.isnan(each) for each in room):
-            continue
-        if (stuck := _without_room(moving, room)) > 0:
-            need, most = float(use.used[at].sum()) + sum(moving), float(use.most[at].sum())
-            detail = (
-                f"{need:.0f} MB of {use.kind}, of which {len(left)} may fill {most:.0f} MB"
-                if need > most
-                else f"a partition of {stuck:.0f} MB of {use.kind} fits on none"
-            )
-            return f"memory: {counted(len(left), 'host')} would carry the load, {len(left) + 1} carry the state: {detail}"
+    # State that fits on none of the hosts now forbids no release.
+    staying = {fit.kind: fit.staying for fit in fits(observation, KEEP_S, RESERVE)}
+    for fit in fits(observation, KEEP_S, RESERVE, leaving):
+        if fit.missing > fit.staying or fit.staying > staying.get(fit.kind, 0.0) * (1 + ROUNDING):
+            carry = f"{counted(fit.hosts, 'host')} would carry the load, {fit.hosts + 1} carry the state"
+            return f"memory: {carry}: {fit.sentence}"
     return ""
 
 
@@ -151,14 +221,16 @@ class StateMoves:
         return None if row is None or to is None else (row, to, int(tasks.host[row]))
 
 
-def _without_room(megabytes: Collection[float], room: list[float]) -> float:
-    """Return the first of `megabytes`, largest first, that does not fit where most `room` is left; 0 if all fit."""
-    for each in megabytes:
+def _without_room(pieces: Collection[tuple[float, bool]], room: list[float]) -> Sequence[tuple[float, bool]]:
+    """Return those of `pieces` (MB first) that do not fit if each goes, largest first, where most `room` is left."""
+    without = []
+    for each in sorted(pieces, reverse=True):
         most = max(range(len(room)), key=room.__getitem__)
-        room[most] -= each
-        if room[most] < 0:
-            return each
-    return 0.0
+        if 0 < each[0] > room[most]:
+            without.append(each)
+        else:
+            room[most] -= each[0]
+    return without
 
 
 def _by_host(observation: Observation, tasks: Floats) -> Floats:

@@ -1,0 +1,152 @@
+"""Hosts that state needs, whatever the policy, and room on hosts that are nearly full of it."""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from elastream.control.extension import LoopExtension
+from elastream.core.action import Action, CancelDrain, LeaseHost, MoveTask
+from elastream.core.alarm import Alarms
+from elastream.core.decision import Proposal
+from elastream.core.hosts import HostType
+from elastream.core.memory import DECLARED, KEEP_S, RESERVE, Fit, MemoryUse, fits, memory_uses, spill
+from elastream.core.observation import NO_GROWTH, Observation
+
+# State fits if it has room, with NEARLY of each limit left free, MARGIN_S after a host that is asked for now could work.
+#
+# | state | answer |
+# | --- | --- |
+# | use or limit of a host unknown, such as a new one's | none; a lack lasts |
+# | fits | none; a lack ends |
+# | does not fit for less than SETTLED_S | none: a heap is measured over two minutes, and lags behind moves |
+# | a host came or went less than SETTLED_S ago, is coming, or holds none of the state yet | none |
+# | `max_hosts` are there, or no type has room for a partition that fits nowhere | none; the alarm of growth speaks |
+# | the policy leases a host | none, and no scaling rule but a budget refuses that one |
+# | otherwise | one host, of the type with the cheapest room |
+#
+# A release leaves RESERVE free, which is more than NEARLY, for longer: what comes does not go at once.
+NEARLY = RESERVE / 2
+MARGIN_S, SETTLED_S, LOOK_S = 600.0, 180.0, 60.0
+# Part of a type's memory by which a limit may differ from it and still follow from the type.
+ALIKE = 0.1
+# Proposer in decision records.
+BY = "memory"
+
+
+class StateHosts(LoopExtension):
+    """Leases a host before state fills those that are there, and moves state off nearly full ones.
+
+    Attributes:
+        needed: Hosts that the state needs by the last proposals; 0 if those that are there suffice, or none can help.
+    """
+
+    def __init__(self) -> None:
+        self.needed = 0
+        self._looked, self._since = -math.inf, math.nan
+        self._relieved: dict[str, _Relief] = {}
+
+    def proposals(self, observation: Observation, planned: Sequence[Action], alarms: Alarms) -> Sequence[Proposal]:
+        self.needed = 0
+        if observation.time - self._looked < LOOK_S:
+            return ()
+        self._looked, can, proposed = observation.time, observation.context.capabilities, list[Action]()
+        if "LeaseHost" in can and (lease := self._lease(observation)) is not None:
+            self.needed = len(observation.leases) + 1
+            # A host that the policy leases is as good.
+            proposed += [] if any(isinstance(each, LeaseHost | CancelDrain) for each in planned) else [lease]
+        if "MoveTask" in can and not observation.moving:
+            proposed += self._moves(observation)
+        return tuple(Proposal(each, BY) for each in proposed)
+
+    def _lease(self, observation: Observation) -> LeaseHost | None:
+        context, now = observation.context, observation.time
+        ahead = MARGIN_S + max((kind.start for kind in context.leasable.values()), default=0.0)
+        known = [each for each in fits(observation, min(ahead, KEEP_S), NEARLY) if each.kind != DECLARED]
+        lacks = {each.kind: each for each in known if each.stuck}
+        if not lacks:
+            self._since = math.nan if known else self._since
+            return None
+        self._since = now if math.isnan(self._since) else self._since
+        settled = min(now - self._since, observation.since_change) >= SETTLED_S
+        if not settled or observation.coming or len(observation.leases) >= context.max_hosts:
+            return None
+        for use in memory_uses(observation):
+            if (lack := lacks.get(use.kind)) is None or _empty(use, observation):
+                continue
+            if (kind := _cheapest(use, lack, observation)) is not None:
+                return LeaseHost(observation.host_name(), kind.name, kind.region, why=f"{BY}: {lack.sentence}")
+        return None
+
+    def _moves(self, observation: Observation) -> Iterator[MoveTask]:
+        tasks, hosts = observation.tasks, observation.hosts.ids
+        ringed = [observation.operators.rows.get(name, -1) for name in observation.rings]
+        movable = ~np.isin(tasks.operator, ringed)
+        rows = [observation.hosts.rows[host] for host in observation.usable if host in observation.hosts.rows]
+        moved = set[int]()
+        for use in memory_uses(observation):
+            room, nearly = use.room, use.up_to(NEARLY) - use.used
+            for row in rows if use.kind != DECLARED else ():
+                if not nearly[row] < 0:
+                    continue
+                own = np.flatnonzero((tasks.host == row) & movable).tolist()
+                relief = _Relief(observation.time, float(use.tasks[own].sum()), float(use.used[row]))
+                last = self._relieved.get(hosts[row])
+                if last is not None and not relief.may_follow(last):
+                    continue
+                for position, size in spill(use.tasks[own].tolist(), -float(room[row]), -float(room[row])):
+                    to = max((each for each in rows if not math.isnan(room[each])), key=room.__getitem__)
+                    if size <= room[to] and own[position] not in moved:
+                        room[to] -= size
+                        moved.add(own[position])
+                        self._relieved[hosts[row]] = relief
+                        why = f"{BY}: {hosts[row]} is nearly full of state"
+                        yield MoveTask(tasks.tasks[own[position]], hosts[to], why=why)
+
+
+class _Relief(NamedTuple):
+    """Relief of a host: its time, and the host's state and use of memory then (MB)."""
+
+    time: float
+    state: float
+    used: float
+
+    def may_follow(self, last: "_Relief") -> bool:
+        """Return True if `last` moved nothing, or the memory of what moved was freed since."""
+        return self.time - last.time >= SETTLED_S and (self.state >= last.state or self.used < last.used)
+
+
+def _empty(use: MemoryUse, observation: Observation) -> bool:
+    """Return True if a host that takes tasks has none of the state yet."""
+    holds = {observation.hosts.ids[row] for row in observation.tasks.host[use.tasks > 0].tolist() if row >= 0}
+    return not holds.issuperset(observation.usable)
+
+
+def _cheapest(use: MemoryUse, lack: Fit, observation: Observation) -> HostType | None:
+    """Return the type with the lowest price of the room that a new host has for what lacks; None if none has room."""
+    growing = observation.growth.get(use.kind, NO_GROWTH).rate > 0
+    offers = []
+    for kind in observation.context.leasable.values():
+        room = _room(use, kind, observation)
+        if room >= lack.stuck:
+            # Room beyond the need is worth nothing, unless state grows into it.
+            price = kind.price / kind.billing.unit / (room if growing else min(room, lack.missing))
+            offers.append((price, kind.cores, kind))
+    return min(offers, key=lambda offer: offer[:2])[2] if offers else None
+
+
+def _room(use: MemoryUse, kind: HostType, observation: Observation) -> float:
+    """Return the MB of state that a new host of a type may hold, by the hosts that are there."""
+    rows = [observation.hosts.rows[host] for host in observation.usable if host in observation.hosts.rows]
+    types = [observation.leases[observation.hosts.ids[row]].type for row in rows]
+    alike = [row for row, each in zip(rows, types, strict=True) if each.name == kind.name]
+    limit = float(np.median(use.limit[alike or rows]))
+    shares = [use.limit[row] / each.memory for row, each in zip(rows, types, strict=True)]
+    if not alike and use.kind != "heap" and all(abs(share - 1) <= ALIKE for share in shares):
+        limit = float(np.median(shares)) * kind.memory
+    at = observation.tasks.host
+    state = np.bincount(at[at >= 0], use.tasks[at >= 0], len(use.used))
+    fixed = min(limit, float(np.median(np.broadcast_to(use.fixed, use.used.shape)[rows])))
+    # A host that is full of garbage says nothing of a new one.
+    return limit - RESERVE * (limit - fixed) - max(0.0, float(np.min((use.used - state)[rows])))
