@@ -196,9 +196,13 @@ def test_a_load_without_a_past_waits_for_hosts_while_a_later_one_is_in_time(back
     assert any("a later one would still be in time" in each for each in plan.remarks) is not leases
 
 
-@pytest.mark.parametrize(("waiting", "suffices"), [(29_000.0, True), (32_000.0, False)])
-def test_a_fixed_fleet_suffices_for_a_backlog_within_the_margin_of_plans(waiting, suffices):
-    round_ = SimpleNamespace(grid=SimpleNamespace(budget=280.0), memory=SimpleNamespace(choice=Choice(Setting())))
+@pytest.mark.parametrize(
+    ("target", "budget", "waiting", "suffices"),
+    [(300.0, 280.0, 29_000.0, True), (300.0, 280.0, 32_000.0, False), (5.0, 0.0, 200.0, True), (5.0, 0.0, 300.0, False)],
+)
+def test_a_fixed_fleet_suffices_for_a_backlog_within_the_margin_of_plans(target, budget, waiting, suffices):
+    choice = SimpleNamespace(choice=Choice(Setting()))
+    round_ = SimpleNamespace(grid=SimpleNamespace(budget=budget), target=target, memory=choice)
     assert _Foreseeing._fleet_suffices(round_, 100.0, waiting, waiting) is suffices
 
 
@@ -247,6 +251,15 @@ def test_fixed_fleet_serves_hourly_bursts_until_a_greater_one():
     leases = [time for time, _ in actions(done, LeaseHost, since=3600.0)]
     assert sum(time < 7200.0 for time in leases) <= 1  # for a burst that lasts longer than any before
     assert min(time for time in leases if time >= 7200.0) <= 7275.0
+
+
+def test_fixed_fleet_serves_regular_bursts_within_a_short_target():
+    noise = np.exp(np.random.default_rng(2).normal(0.0, 0.05, 720))
+    bursts = np.where(np.arange(720) % 37 < 11, 3800.0, 400.0) * noise
+    done = run(list(bursts), every=10.0, target=5.0, period=15.0, start=60.0)
+    assert not actions(done, LeaseHost, since=3600.0)
+    later = done.result.series[done.result.series[:, 0] > 3600.0]
+    assert np.average(later[:, 5], weights=later[:, 6]) >= 0.99
 
 
 def test_fixed_fleet_is_not_kept_while_a_young_load_outgrows_it():

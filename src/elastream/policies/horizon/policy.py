@@ -371,8 +371,9 @@ class _Foreseeing(SizingRound):
         return told and not self.load.late and then <= patience * rate
 
     def _fleet_suffices(self, capacity: float, waiting: float, then: float) -> bool:
-        # A fixed fleet is enough until more would wait than was ever foreseen in vain.
-        allowed = (1 + TOLERANCE) * MARGIN * self.grid.budget * capacity  # plans keep a margin, so hosts serve more
+        # A fixed fleet is enough until more would wait than was ever foreseen in vain. Where batches take the whole target,
+        # the records of one still wait while another runs. Plans keep a margin, so hosts serve more.
+        allowed = (1 + TOLERANCE) * MARGIN * max(self.grid.budget, self.target / 2) * capacity
         return waiting <= allowed and then <= max(allowed, IN_VAIN * self.memory.choice.met)
 
     def _capacities(self) -> Floats:
