@@ -3,7 +3,8 @@
 `heap` and `rocksdb`: bytes that a move loads, predicted over read. Partitions move to a host without state, and back; what
 its executor read is what Hadoop's file system counted there. `first`: state by executor after a query's first batch.
 `notice`: the longest batch around the loss of a host. `shrink`, `shrink-heap`: executors killed while hosts go until state
-would not fit, in RocksDB with a control group for each host, or in heaps.
+would not fit, in RocksDB with a control group for each host, or in heaps. `grow`: hosts that come while state in heaps
+grows without end, 20 minutes.
 """
 
 import math
@@ -25,13 +26,16 @@ from pyspark.sql import DataFrame, SparkSession
 
 from elastream.clouds.local.confinement import own_groups
 from elastream.control.arbitration import arbitrate
+from elastream.control.loop import Loop
 from elastream.core.action import MoveTask, ReleaseHost
-from elastream.core.decision import Proposal
+from elastream.core.decision import Decision, Proposal
 from elastream.core.hosts import HostState
-from elastream.core.memory import memory_uses
+from elastream.core.memory import RESERVE, memory_uses
 from elastream.core.metrics import Metric
 from elastream.core.observation import Observation
 from elastream.errors import EnvironmentProblem
+from elastream.policies.placements import Untouched
+from elastream.recording.recorder import Collector
 from elastream.settings import StateStore
 from elastream.spark.placement.placing import MigrationLimits
 from elastream_papers.thesis.resilience.bed import HOST, Bed, bed
@@ -43,6 +47,14 @@ class WithPython(Job):
 
     def source(self, spark: SparkSession) -> DataFrame:
         return super().source(spark).mapInArrow(lambda batches: batches, "timestamp timestamp, value long")
+
+
+class Endless(Job):
+    """A count of keys that never come again."""
+
+    @property
+    def filling(self) -> int:
+        return 3
 
 
 HOSTS, MOVES, QUICK_MOVES = 3, 6, 2
@@ -57,6 +69,8 @@ FULL_DISK, FULL_DISK_MB, FULL_DISK_LIMIT_MB = (
     700.0,
     1300.0,
 )
+# A host is full after a quarter of an hour.
+GROWING, GROWN_HOSTS, GROW_S = Endless(keys=10**9, rows=6_000, pace=4.0, partitions=24), 4, 1320.0
 SHRINKINGS, QUICK_SHRINKINGS, UNASKED = 200, 10, 3
 TOLERANCE, BAR, SPREAD_BAR, NOTICE_BAR, HOSTS_BAR = 0.25, 0.9, 1.3, 1.2, 1.1
 # Seconds between the figures that an executor writes.
@@ -165,7 +179,7 @@ def fewest(seen: Observation) -> int:
     """Return the hosts whose memory, reserve left free, holds the state and what each of them uses besides."""
     (use,) = memory_uses(seen)
     own = use.used - np.bincount(seen.tasks.host, use.tasks, len(seen.hosts))
-    room = float(np.nanmean(use.most - own))
+    room = float(np.nanmean(use.up_to(RESERVE) - own))
     return min(len(seen.hosts), math.ceil(use.total / room)) if room > 0 else len(seen.hosts)  # these hold it now
 
 
@@ -273,6 +287,46 @@ def shrink(store: StateStore, report: Report, quick: bool) -> None:
     report.at_most(f"{store}: hosts left over the fewest that hold the state, mean", sum(left) / sum(least), HOSTS_BAR)
 
 
+class Filled(Collector):
+    """Hosts, MB of state, and shares of the fullest heap and of collections by minute; what was done for memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.minutes: dict[int, tuple[int, float, float, float]] = {}
+        self.actions = list[str]()
+
+    def observed(self, observation: Observation) -> None:
+        for use in memory_uses(observation):
+            fullest = float(np.nanmax(use.used / use.limit, initial=0.0))
+            collecting = float(np.nanmax(observation.hosts.column(Metric.GC_TIME), initial=0.0))
+            now = (len(observation.usable), round(use.total), round(fullest, 3), round(collecting, 2))
+            if self.minutes.setdefault(int(observation.time / 60), now) is now:
+                progress(f"{observation.time:.0f} s: hosts, MB of state, fullest heap, time in collections: {now}")
+
+    def decided(self, decision: Decision) -> None:
+        for each in decision.proposals:
+            if each.by == "memory":
+                refused = f" (refused: {each.refused})" if each.refused else ""
+                self.actions.append(f"{decision.time:.0f} s: {each.action.describe()}{refused}")
+                progress(self.actions[-1])
+
+
+def grow(report: Report, quick: bool) -> None:
+    """Let state grow until it fills more hosts than there are."""
+    filled = Filled()
+    with bed(GROWING, 1, host=replace(HOST, memory=FULL_MB), steady=1, min_hosts=1, max_hosts=GROWN_HOSTS) as made:
+        made.plant.reconciler._usual_limits = MigrationLimits(per_host=None)  # no latency to keep
+        Loop(made.plant, Untouched(), period=5.0, observers=[filled], limit=GROW_S, to_the_limit=True).run()
+        lost = sum(each.state is HostState.LOST for each in made.plant.ledger)
+        leased = sum(each.since > 0 for each in made.plant.ledger) - 1
+    report.figures["by minute: hosts, MB of state, fullest heap, time in collections; for memory"] = [
+        filled.minutes,
+        filled.actions,
+    ]
+    report.at_most("executors lost while state grows", lost, 0)
+    report.at_least("hosts leased for state", leased, 1)
+
+
 def taken(made: Bed, file: Path | None, host: str) -> tuple[float, float]:
     """Kill `host`, NOTICE_S after a notice in `file`; return the longest batch over the median, and that without a loss."""
     before = [end - start for start, end in made.batches()[-UNDISTURBED:]]
@@ -315,6 +369,7 @@ PARTS: Mapping[str, Callable[[Report, bool], None]] = {
     "notice": notice,
     "shrink": partial(shrink, "disk"),
     "shrink-heap": partial(shrink, "memory"),
+    "grow": grow,
 }
 
 if __name__ == "__main__":

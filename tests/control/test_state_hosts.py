@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 from elastream.control.arbitration import arbitrate
 from elastream.control.growth import GrowthForecast
 from elastream.control.scaling import Scaling
-from elastream.control.state_hosts import MARGIN_S, NEARLY, SETTLED_S, StateHosts
+from elastream.control.state_hosts import NEARLY, SETTLED_S, StateHosts
 from elastream.core.action import DrainHost, LeaseHost, MoveTask
 from elastream.core.alarm import Alarms
 from elastream.core.decision import Proposal
 from elastream.core.hosts import HostState, Lease
-from elastream.core.memory import RESERVE, memory_uses
-from elastream.core.observation import Growth
+from elastream.core.memory import MARGIN_S, RESERVE, memory_uses
 from elastream.core.ring import Ring
 from elastream.core.scaling import ScalingRules
 from support.property_examples import examples
@@ -39,20 +38,20 @@ def stored(at, megabytes, *, types=(BIG,), max_hosts=10, coming=(), growth=0.0, 
         capabilities=frozenset({"LeaseHost", "DrainHost", "ReleaseHost", "MoveTask"}),
     )
     leases = {**observation.leases, **{name: Lease(name, BIG, 9.0) for name in coming}}
-    grows = {"memory": Growth(growth, 3600.0)} if growth else {}
+    grows = {"memory": growth} if growth else {}
     return replace(observation, context=context, leases=leases, next_host=len(leases) + 1, growth=grows)
 
 
-def asked(*observations, planned=()):
+def asked(*observations, planned=(), since=4000.0):
     """Actions of the last of `observations`, SETTLED_S apart; of one that is seen twice."""
     hosts, found = StateHosts(), ()
     for number, each in enumerate(observations if len(observations) > 1 else observations * 2):
-        found = hosts.proposals(replace(each, time=10.0 + number * SETTLED_S), planned, ALARMS)
+        found = hosts.proposals(replace(each, time=since + number * SETTLED_S), planned, ALARMS)
     return [each.action for each in found]
 
 
-def leased(*observations, planned=()):
-    return [each for each in asked(*observations, planned=planned) if isinstance(each, LeaseHost)]
+def leased(*observations, **how):
+    return [each for each in asked(*observations, **how) if isinstance(each, LeaseHost)]
 
 
 def test_state_that_fits_leases_nothing():
@@ -102,7 +101,12 @@ def test_lack_lasts_while_memory_is_unknown():
     ids=["is coming", "holds nothing yet", "may not come"],
 )
 def test_no_second_host_comes(answered):
-    assert leased(stored(**{"at": [0, 1] * 6, "megabytes": 2800.0, **answered})) == []
+    assert leased(stored(**{"at": [0, 1] * 6, "megabytes": 2800.0, **answered}), since=100.0) == []
+
+
+def test_host_that_takes_no_state_for_long_is_no_reason_to_wait():
+    seen = stored([0, 1] * 6 + [2], 2800.0, sizes=[1.0] * 12 + [0.0])
+    assert leased(seen, since=MARGIN_S + 2.0)
 
 
 def test_host_that_the_policy_leases_is_enough_and_no_rule_refuses_it():
@@ -114,7 +118,7 @@ def test_host_that_the_policy_leases_is_enough_and_no_rule_refuses_it():
 
 def test_state_that_counts_twice_after_a_move_leases_no_second_host():
     came = stored([0, 1, 2] * 4, 1400.0, memory=[1000.0, 1000.0, 900.0])
-    young = Lease("h3", BIG, 90.0).to(HostState.STARTING, 91.0).to(HostState.RUNNING, 150.0)
+    young = Lease("h3", BIG, 4090.0).to(HostState.STARTING, 4091.0).to(HostState.RUNNING, 4150.0)
     assert leased(replace(came, leases={**came.leases, "h3": young})) == []
     assert leased(came), "it is no longer young"
 
@@ -164,18 +168,20 @@ def test_only_bounds_and_budgets_refuse_a_host_for_state(rules, refused):
 
 
 def test_release_leaves_room_for_an_hour_of_growth():
-    def refusal(growth):
-        (decided,) = arbitrate([Proposal(DrainHost("h3"), "policy")], stored([0, 1, 2] * 4, 1200.0, growth=growth))
+    def refusal(growth, time=4000.0):
+        seen = stored([0, 1, 2] * 4, 1200.0, growth=growth, time=time)
+        (decided,) = arbitrate([Proposal(DrainHost("h3"), "policy")], seen)
         return decided.refused
 
     assert refusal(0.0) == ""
     need = "2100 MB of memory in 60.0 min, of which 2 may fill 1860 MB"
     assert refusal(300 * PER_HOUR) == f"memory: 2 hosts would carry the load, 3 carry the state: {need}"
+    assert refusal(300 * PER_HOUR, time=600.0) == "", "a young run foresees no more than its own length"
 
 
 @pytest.mark.parametrize(("megabytes", "growth"), [(1200.0, 300 * PER_HOUR), (1400.0, 0.0)])
 def test_host_that_came_for_state_stays_while_it_holds_nothing(megabytes, growth):
-    came = stored([0, 1] * 6 + [2], megabytes, sizes=[1.0] * 12 + [0.0], growth=growth)
+    came = stored([0, 1] * 6 + [2], megabytes, sizes=[1.0] * 12 + [0.0], growth=growth, time=4000.0)
     (decided,) = arbitrate([Proposal(DrainHost("h3"), "policy")], came)
     assert decided.refused.startswith("memory: ")
 
@@ -227,6 +233,14 @@ def test_tokens_of_a_ring_place_its_state():
     assert relieved(replace(large, rings={name: Ring.even(["h1", "h2"])})) == []
 
 
+def test_policy_moves_no_state_back_that_growth_drove_away():
+    grows = stored([0] * 5 + [1] * 7, 1120.0, growth=0.4, time=4000.0, memory_limit=[1000.0, 4000.0])
+    (decided,) = arbitrate([Proposal(MoveTask(grows.tasks.tasks[11], "h1"), "policy")], grows)
+    assert decided.refused.startswith("memory: h1 may take ")
+    (decided,) = arbitrate([Proposal(MoveTask(grows.tasks.tasks[11], "h1"), "policy")], replace(grows, growth={}))
+    assert not decided.refused
+
+
 SIZES = st.lists(st.floats(1.0, 600.0), min_size=1, max_size=24)
 
 
@@ -253,7 +267,7 @@ def test_hosts_that_come_one_by_one_end_within_need_and_bound(sizes, hosts, grow
     count = first = min(hosts, max_hosts)
     while True:
         at = [number % count for number in range(len(sizes) - 1)] + [count - 1]
-        if not leased(stored(at, sum(sizes), sizes=sizes, types=(BIG, HUGE), max_hosts=max_hosts, growth=growth)):
+        if not leased(stored(at, sum(sizes), sizes=sizes, max_hosts=max_hosts, growth=growth)):
             break
         count += 1
         assert count <= max_hosts
@@ -265,7 +279,7 @@ def test_forecast_gives_the_growth():
     for minute in range(60):
         seen = forecast.observed(stored([0, 1] * 6, 100.0 + 5.0 * minute, time=60.0 * minute), ALARMS)
         assert bool(seen.growth) is (minute >= 10)
-    assert seen.growth["memory"].gain(600.0) == pytest.approx(50.0, rel=0.05)
+    assert seen.growth["memory"] == pytest.approx(5.0 / 60.0, rel=0.05)
     for minute in range(60, 200):
         seen = forecast.observed(stored([0, 1] * 6, 400.0, time=60.0 * minute), ALARMS)
     assert not seen.growth

@@ -14,7 +14,7 @@ import numpy as np
 from elastream.control.extension import LoopExtension
 from elastream.core.alarm import Alarms
 from elastream.core.memory import DECLARED, RESERVE, MemoryUse, memory_uses
-from elastream.core.observation import NO_GROWTH, Growth, Observation
+from elastream.core.observation import Observation
 from elastream.core.wording import counted
 
 # Source of the alarm.
@@ -67,13 +67,11 @@ class StateGrowth:
         return min(fast, daily if daily <= DAILY_HORIZON_S else math.inf)
 
     @property
-    def growth(self) -> Growth:
-        """The fast forecast."""
+    def rate(self) -> float:
+        """Growth between the last two windows (MB/s)."""
         age = self._times[-1] - self._first
-        if age < YOUNGEST_S:
-            return NO_GROWTH
         window = min(WINDOW_S, WINDOW_SHARE * age)
-        return Growth(self._gained(window)[0] / window, min(HORIZON_S, HORIZON_SHARE * age))
+        return self._gained(window)[0] / window if age >= YOUNGEST_S else 0.0
 
     def _seconds_to(self, room: float, window: float) -> float:
         """Return the seconds until `room` MB are gone, at the rate between the last two windows."""
@@ -98,7 +96,7 @@ class GrowthForecast(LoopExtension):
     def __init__(self) -> None:
         self._growth: dict[str, StateGrowth] = {}
         self._announced: dict[str, float] = {}
-        self._growing: dict[str, Growth] = {}
+        self._growing: dict[str, float] = {}
 
     def observed(self, observation: Observation, alarms: Alarms) -> Observation:
         """Return `observation` with the growth; sound or clear the alarm once a minute."""
@@ -116,8 +114,8 @@ class GrowthForecast(LoopExtension):
         if not growth.add(observation.time, use.total):
             return
         self._growing.pop(use.kind, None)
-        if growth.growth.rate > 0:
-            self._growing[use.kind] = growth.growth
+        if (rate := growth.rate) > 0:
+            self._growing[use.kind] = rate
         seconds, source = growth.full_in(use.until_full(observation.tasks.host)), f"{GROWTH_ALARM} ({use.kind})"
         announced = self._announced.get(use.kind)
         if seconds == math.inf:

@@ -154,12 +154,7 @@ class Scaling:
         first: bool = False,
         needed: int = 0,
     ) -> ScalingLimits:
-        """Return the limits of a round.
-
-        Args:
-            recommended: Hosts that the policy recommends; None: derived from `actions`.
-            needed: Hosts that state needs. Only a budget or `max_hosts` forbids them.
-        """
+        """Return the limits of a round. `recommended` None: derived from `actions`; `needed`: hosts that state needs."""
         rules, now = self.rules, observation.time
         there = len(observation.usable) + len(observation.coming)
         recommendation = self._follow(tuple(actions), recommended, observation, there, first)

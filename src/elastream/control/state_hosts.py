@@ -11,24 +11,24 @@ from elastream.core.action import Action, CancelDrain, LeaseHost, MoveTask
 from elastream.core.alarm import Alarms
 from elastream.core.decision import Proposal
 from elastream.core.hosts import HostType
-from elastream.core.memory import DECLARED, KEEP_S, RESERVE, Fit, MemoryUse, fits, memory_uses, spill
-from elastream.core.observation import NO_GROWTH, Observation
+from elastream.core.memory import DECLARED, MARGIN_S, RESERVE, Fit, MemoryUse, fits, memory_uses, spill, until_help
+from elastream.core.observation import Observation
 
 # State fits if it has room, with NEARLY of each limit left free, MARGIN_S after a host that is asked for now could work.
 #
 # | state | answer |
 # | --- | --- |
-# | use or limit of a host unknown, such as a new one's | none; a lack lasts |
-# | fits | none; a lack ends |
+# | use or limit of a host unknown, such as a new one's | none; the time of a lack runs on |
+# | fits | none; the lack is over |
 # | does not fit for less than SETTLED_S | none: a heap is measured over two minutes, and lags behind moves |
-# | a host came or went less than SETTLED_S ago, is coming, or holds none of the state yet | none |
+# | a host came or began to leave less than SETTLED_S ago, is coming, or is new and holds none of the state | none |
 # | `max_hosts` are there, or no type has room for a partition that fits nowhere | none; the alarm of growth speaks |
 # | the policy leases a host | none, and no scaling rule but a budget refuses that one |
 # | otherwise | one host, of the type with the cheapest room |
 #
-# A release leaves RESERVE free, which is more than NEARLY, for longer: what comes does not go at once.
+# A release leaves RESERVE free, more than NEARLY, and for longer. So a host that came for state does not go at once.
 NEARLY = RESERVE / 2
-MARGIN_S, SETTLED_S, LOOK_S = 600.0, 180.0, 60.0
+SETTLED_S, LOOK_S = 180.0, 60.0
 # Part of a type's memory by which a limit may differ from it and still follow from the type.
 ALIKE = 0.1
 # Proposer in decision records.
@@ -39,13 +39,13 @@ class StateHosts(LoopExtension):
     """Leases a host before state fills those that are there, and moves state off nearly full ones.
 
     Attributes:
-        needed: Hosts that the state needs by the last proposals; 0 if those that are there suffice, or none can help.
+        needed: Hosts that the state needs; 0 if those that are there suffice, or none can help.
     """
 
     def __init__(self) -> None:
         self.needed = 0
         self._looked, self._since = -math.inf, math.nan
-        self._relieved: dict[str, _Relief] = {}
+        self._relieved: dict[tuple[str, str], _Relief] = {}
 
     def proposals(self, observation: Observation, planned: Sequence[Action], alarms: Alarms) -> Sequence[Proposal]:
         self.needed = 0
@@ -53,7 +53,7 @@ class StateHosts(LoopExtension):
             return ()
         self._looked, can, proposed = observation.time, observation.context.capabilities, list[Action]()
         if "LeaseHost" in can and (lease := self._lease(observation)) is not None:
-            self.needed = len(observation.leases) + 1
+            self.needed = len(observation.usable) + len(observation.coming) + 1
             # A host that the policy leases is as good.
             proposed += [] if any(isinstance(each, LeaseHost | CancelDrain) for each in planned) else [lease]
         if "MoveTask" in can and not observation.moving:
@@ -62,8 +62,7 @@ class StateHosts(LoopExtension):
 
     def _lease(self, observation: Observation) -> LeaseHost | None:
         context, now = observation.context, observation.time
-        ahead = MARGIN_S + max((kind.start for kind in context.leasable.values()), default=0.0)
-        known = [each for each in fits(observation, min(ahead, KEEP_S), NEARLY) if each.kind != DECLARED]
+        known = [each for each in fits(observation, until_help(observation), NEARLY) if each.kind != DECLARED]
         lacks = {each.kind: each for each in known if each.stuck}
         if not lacks:
             self._since = math.nan if known else self._since
@@ -85,14 +84,15 @@ class StateHosts(LoopExtension):
         movable = ~np.isin(tasks.operator, ringed)
         rows = [observation.hosts.rows[host] for host in observation.usable if host in observation.hosts.rows]
         moved = set[int]()
-        for use in memory_uses(observation):
+        for now in memory_uses(observation):
+            use = now.grown(observation.growth.get(now.kind, 0.0) * until_help(observation), tasks.host)
             room, nearly = use.room, use.up_to(NEARLY) - use.used
             for row in rows if use.kind != DECLARED else ():
                 if not nearly[row] < 0:
                     continue
                 own = np.flatnonzero((tasks.host == row) & movable).tolist()
-                relief = _Relief(observation.time, float(use.tasks[own].sum()), float(use.used[row]))
-                last = self._relieved.get(hosts[row])
+                relief = _Relief(observation.time, float(now.tasks[own].sum()), float(now.used[row]))
+                last = self._relieved.get((use.kind, hosts[row]))
                 if last is not None and not relief.may_follow(last):
                     continue
                 for position, size in spill(use.tasks[own].tolist(), -float(room[row]), -float(room[row])):
@@ -100,7 +100,7 @@ class StateHosts(LoopExtension):
                     if size <= room[to] and own[position] not in moved:
                         room[to] -= size
                         moved.add(own[position])
-                        self._relieved[hosts[row]] = relief
+                        self._relieved[use.kind, hosts[row]] = relief
                         why = f"{BY}: {hosts[row]} is nearly full of state"
                         yield MoveTask(tasks.tasks[own[position]], hosts[to], why=why)
 
@@ -113,19 +113,20 @@ class _Relief(NamedTuple):
     used: float
 
     def may_follow(self, last: "_Relief") -> bool:
-        """Return True if `last` moved nothing, or the memory of what moved was freed since."""
+        """Return True if SETTLED_S have passed, and `last` moved nothing or its memory was freed."""
         return self.time - last.time >= SETTLED_S and (self.state >= last.state or self.used < last.used)
 
 
 def _empty(use: MemoryUse, observation: Observation) -> bool:
-    """Return True if a host that takes tasks has none of the state yet."""
+    """Return True if a host that came less than MARGIN_S ago has none of the state yet."""
     holds = {observation.hosts.ids[row] for row in observation.tasks.host[use.tasks > 0].tolist() if row >= 0}
-    return not holds.issuperset(observation.usable)
+    came = zip(observation.usable, observation.came, strict=True)
+    return any(host not in holds and observation.time - at < MARGIN_S for host, at in came)
 
 
 def _cheapest(use: MemoryUse, lack: Fit, observation: Observation) -> HostType | None:
-    """Return the type with the lowest price of the room that a new host has for what lacks; None if none has room."""
-    growing = observation.growth.get(use.kind, NO_GROWTH).rate > 0
+    """Return the type with the lowest price of room for what lacks; None if none has room."""
+    growing = observation.growth.get(use.kind, 0.0) > 0
     offers = []
     for kind in observation.context.leasable.values():
         room = _room(use, kind, observation)
@@ -137,7 +138,7 @@ def _cheapest(use: MemoryUse, lack: Fit, observation: Observation) -> HostType |
 
 
 def _room(use: MemoryUse, kind: HostType, observation: Observation) -> float:
-    """Return the MB of state that a new host of a type may hold, by the hosts that are there."""
+    """Return the MB of state that a new host of a type may hold."""
     rows = [observation.hosts.rows[host] for host in observation.usable if host in observation.hosts.rows]
     types = [observation.leases[observation.hosts.ids[row]].type for row in rows]
     alike = [row for row, each in zip(rows, types, strict=True) if each.name == kind.name]
@@ -148,5 +149,5 @@ def _room(use: MemoryUse, kind: HostType, observation: Observation) -> float:
     at = observation.tasks.host
     state = np.bincount(at[at >= 0], use.tasks[at >= 0], len(use.used))
     fixed = min(limit, float(np.median(np.broadcast_to(use.fixed, use.used.shape)[rows])))
-    # A host that is full of garbage says nothing of a new one.
+    # The host with the least beside its state shows what a new one uses: garbage fills the others.
     return limit - RESERVE * (limit - fixed) - max(0.0, float(np.min((use.used - state)[rows])))

@@ -3,14 +3,14 @@
 import math
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from elastream.core.frames import Floats, Integers
 from elastream.core.hosts import HostState
 from elastream.core.metrics import Metric
-from elastream.core.observation import NO_GROWTH, Observation
+from elastream.core.observation import Observation
 from elastream.core.task_id import TaskId
 from elastream.core.wording import counted
 from elastream.units import ROUNDING, format_duration
@@ -18,8 +18,8 @@ from elastream.units import ROUNDING, format_duration
 # Share of a host's limit that a release leaves free: for garbage, records under way and growth until the next round. Of a
 # container that counts with the whole heap, only what is beside the heap: Spark's default is a tenth of it.
 RESERVE = 0.1
-# Growth for which a release leaves room (seconds).
-KEEP_S = 3600.0
+# Time whose growth a release leaves room for, and that a host works before state may fill the others (seconds).
+KEEP_S, MARGIN_S = 3600.0, 600.0
 # Memory that the dataflow declares, where none is measured.
 DECLARED = "declared memory"
 MOVING = (HostState.DRAINING, HostState.RELEASING)
@@ -58,6 +58,12 @@ class MemoryUse:
         """Return the MB that each host may fill with a share `reserve` left free; NaN if unknown."""
         return self.limit - reserve * (self.limit - self.fixed)
 
+    def grown(self, megabytes: float, at: Integers) -> "MemoryUse":
+        """Return the use once the state has grown by `megabytes` in its proportions. `at`: host by task."""
+        more = self.tasks * (megabytes / self.total)
+        used = self.used + np.bincount(at[at >= 0], more[at >= 0], len(self.used))
+        return replace(self, used=used, tasks=self.tasks + more, total=self.total + megabytes)
+
     @property
     def room(self) -> Floats:
         """MB that each host may take besides; NaN if unknown."""
@@ -86,6 +92,17 @@ def memory_uses(observation: Observation) -> tuple[MemoryUse, ...]:
         limit = np.array([leases[host].type.memory if host in leases else NAN for host in hosts.ids])
         uses.append(MemoryUse(DECLARED, _by_host(observation, declared), limit, declared, float(declared.sum())))
     return tuple(uses)
+
+
+def _growing_for(observation: Observation, seconds: float) -> float:
+    # State that fills a window grows for a while, so a young run foresees no more than its own length.
+    return max(0.0, min(seconds, observation.time))
+
+
+def until_help(observation: Observation) -> float:
+    """Return the seconds of growth until a host requested now has worked for MARGIN_S, at most KEEP_S."""
+    start = max((kind.start for kind in observation.context.leasable.values()), default=0.0)
+    return _growing_for(observation, min(KEEP_S, start + MARGIN_S))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +139,7 @@ def fits(observation: Observation, ahead: float, reserve: float, leaving: Collec
     """Yield whether state fits on the hosts that stay, by kind of memory that is known on all of them.
 
     Args:
-        ahead: Time for which growing state grows (seconds).
+        ahead: Seconds for which growing state grows.
         reserve: Share of each limit to leave free.
         leaving: Hosts whose state moves, besides those that drain.
     """
@@ -130,26 +147,29 @@ def fits(observation: Observation, ahead: float, reserve: float, leaving: Collec
     going = {*leaving, *(name for name, lease in observation.leases.items() if lease.state in MOVING)}
     at = [rows[host] for host in observation.usable if host not in going and host in rows]
     away = np.isin(tasks.host, [rows[host] for host in going if host in rows])
-    for use in memory_uses(observation) if at else ():
-        gain = observation.growth.get(use.kind, NO_GROWTH).gain(ahead)
-        sizes = use.tasks * (1 + gain / use.total)
-        used, most = use.used + _by_host(observation, sizes - use.tasks), use.up_to(reserve)
-        room, moving = (most - used)[at].tolist(), sizes[away].tolist()
+    for now in memory_uses(observation) if at else ():
+        growth = observation.growth.get(now.kind, 0.0)
+        use = now.grown(growth * ahead, tasks.host)
+        most, excess = use.up_to(reserve), (-use.room)[at].tolist()
+        room, moving = (most - use.used)[at].tolist(), use.tasks[away].tolist()
         if any(map(math.isnan, room)):
             continue
-        need, excess, spilled = float(used[at].sum()) + math.fsum(moving), (used - use.up_to(RESERVE))[at].tolist(), []
+        need, spilled = float(use.used[at].sum()) + math.fsum(moving), list[float]()
         for host, row in enumerate(at):
-            pieces = spill(sizes[tasks.host == row].tolist(), -room[host], excess[host]) if room[host] < 0 else ()
+            pieces = spill(use.tasks[tasks.host == row].tolist(), -room[host], excess[host]) if room[host] < 0 else ()
             spilled += [size for _, size in pieces]
             room[host] += math.fsum(size for _, size in pieces)
         without = _without_room([*((size, True) for size in spilled), *((size, False) for size in moving)], room)
-        stuck, staying = (
-            max((size for size, _ in without), default=0.0),
-            math.fsum(size for size, stays in without if stays),
+        yield Fit(
+            use.kind,
+            len(at),
+            need,
+            float(most[at].sum()),
+            stuck=max((size for size, _ in without), default=0.0),
+            missing=math.fsum(size for size, _ in without),
+            staying=math.fsum(size for size, stays in without if stays),
+            seconds=ahead if growth > 0 else 0.0,
         )
-        seconds = min(ahead, observation.growth[use.kind].reach) if gain > 0 else 0.0
-        missing = math.fsum(size for size, _ in without)
-        yield Fit(use.kind, len(at), need, float(most[at].sum()), stuck, missing, staying, seconds)
 
 
 def spill(sizes: Sequence[float], excess: float, least: float) -> Sequence[tuple[int, float]]:
@@ -167,9 +187,10 @@ def spill(sizes: Sequence[float], excess: float, least: float) -> Sequence[tuple
 
 def shortage(observation: Observation, leaving: Collection[str]) -> str:
     """Return why state would not fit once the hosts `leaving` are gone, or "". Unknown memory forbids nothing."""
-    # State that fits on none of the hosts now forbids no release.
-    staying = {fit.kind: fit.staying for fit in fits(observation, KEEP_S, RESERVE)}
-    for fit in fits(observation, KEEP_S, RESERVE, leaving):
+    # A partition that already fits on no host is no reason to keep one.
+    ahead = _growing_for(observation, KEEP_S)
+    staying = {fit.kind: fit.staying for fit in fits(observation, ahead, RESERVE)}
+    for fit in fits(observation, ahead, RESERVE, leaving):
         if fit.missing > fit.staying or fit.staying > staying.get(fit.kind, 0.0) * (1 + ROUNDING):
             carry = f"{counted(fit.hosts, 'host')} would carry the load, {fit.hosts + 1} carry the state"
             return f"memory: {carry}: {fit.sentence}"
@@ -181,7 +202,11 @@ class StateMoves:
 
     def __init__(self, observation: Observation) -> None:
         measured = any(not np.isnan(observation.operators.column(metric)).all() for metric in MEASURED)
-        self._observation, self._uses = observation, memory_uses(observation) if measured else ()
+        self._observation = observation
+        self._uses = [
+            use.grown(observation.growth.get(use.kind, 0.0) * until_help(observation), observation.tasks.host)
+            for use in (memory_uses(observation) if measured else ())
+        ]
         self._more = [np.zeros(len(use.used)) for use in self._uses]
         # Tasks that move count at their new host already; what it uses was measured before their state comes.
         for task in observation.moving:

@@ -357,20 +357,6 @@ class Sample:
     operators: Frame
 
 
-class Growth(NamedTuple):
-    """Growth of state in one kind of memory: its rate (MB/s), and for how long it is foreseen (seconds)."""
-
-    rate: float
-    reach: float
-
-    def gain(self, seconds: float) -> float:
-        """Return the MB gained within `seconds`."""
-        return self.rate * min(seconds, self.reach)
-
-
-NO_GROWTH = Growth(0.0, 0.0)
-
-
 class MicroBatch(NamedTuple):
     """Committed batch of a segment; NaN where unknown.
 
@@ -418,7 +404,7 @@ class Observation:
         diagnoses: Causes of lateness by late query, as far as the plant diagnoses any.
         occupied: What others run or keep on a host, by host: a release waits for it.
         pinned: Why a host cannot be drained or released now, by host.
-        growth: Growth of state by kind of memory (`memory.MemoryUse`), where it grows.
+        growth: Growth of state (MB/s) by kind of memory (`memory.MemoryUse`), where it grows.
     """
 
     time: float
@@ -450,7 +436,7 @@ class Observation:
     diagnoses: Mapping[str, Diagnosis] = field(default_factory=dict)
     occupied: Mapping[str, str] = field(default_factory=dict)
     pinned: Mapping[str, str] = field(default_factory=dict)
-    growth: Mapping[str, Growth] = field(default_factory=dict)
+    growth: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not isinstance(self.leases, Leases):

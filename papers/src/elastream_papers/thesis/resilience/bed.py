@@ -365,7 +365,7 @@ def bed(
             lambda spark: started.append(job.start(spark, checkpoint_in(root, 0))),
             RunDirectory.create(root / "runs", "recovery"),
             RunSettings(
-                cloud=Local(host_types=types, max_hosts=2 * hosts, **{"min_hosts": hosts // zones, **local}),
+                cloud=Local(host_types=types, **{"max_hosts": 2 * hosts, "min_hosts": hosts // zones, **local}),
                 state_partitions=job.partitions,
                 state_store=state_store,
                 replicas=replicas,
