@@ -1,4 +1,4 @@
-"""Roll-back of bad decisions, simulated: injected ones, and those of policies on made and recorded loads. Half an hour.
+"""Roll-back of bad decisions, simulated: injected ones, and those of policies on made and recorded loads. Two minutes.
 
 Bars: at least 95 % of the bad decisions are undone within five rounds of their effect (a host type slower than declared, an
 alternate dearer than declared, a move behind a lost link), at most 1 % of the good ones. Good are the same decisions under
