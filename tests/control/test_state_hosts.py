@@ -206,6 +206,13 @@ def test_nearly_full_host_gives_state_to_one_with_room():
     assert relieved(stored([0, 1] * 6, 1350.0)) == [], "no host has room"
 
 
+def test_new_host_of_which_nothing_is_known_gets_state():
+    new = stored([0] * 11 + [1], 700.0, sizes=[1.0] * 11 + [0.0], memory_limit=[1000.0, np.nan])
+    moves = relieved(new)
+    assert {move.host for move in moves} == {"h2"}
+    assert not any(each.refused for each in arbitrate([Proposal(each, "memory") for each in moves], new))
+
+
 def test_host_gives_no_more_until_what_it_gave_is_freed():
     hosts, limits = StateHosts(), {"memory_limit": [1000.0, 4000.0]}
     full = stored([0] * 6 + [1] * 6, 1350.0, **limits)

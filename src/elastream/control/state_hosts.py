@@ -87,6 +87,11 @@ class StateHosts(LoopExtension):
         for now in memory_uses(observation):
             use = now.grown(observation.growth.get(now.kind, 0.0) * until_help(observation), tasks.host)
             room, nearly = use.room, use.up_to(NEARLY) - use.used
+            known, holds = [row for row in rows if not math.isnan(room[row])], set(tasks.host[use.tasks > 0].tolist())
+            for row in rows if known else ():
+                # Nothing is measured on an executor before its first task.
+                if math.isnan(room[row]) and row not in holds:
+                    room[row] = _room(use, observation.leases[hosts[row]].type, known, observation)
             for row in rows if use.kind != DECLARED else ():
                 if not nearly[row] < 0:
                     continue
@@ -127,9 +132,10 @@ def _empty(use: MemoryUse, observation: Observation) -> bool:
 def _cheapest(use: MemoryUse, lack: Fit, observation: Observation) -> HostType | None:
     """Return the type with the lowest price of room for what lacks; None if none has room."""
     growing = observation.growth.get(use.kind, 0.0) > 0
+    rows = [observation.hosts.rows[host] for host in observation.usable if host in observation.hosts.rows]
     offers = []
     for kind in observation.context.leasable.values():
-        room = _room(use, kind, observation)
+        room = _room(use, kind, rows, observation)
         if room >= lack.stuck:
             # Room beyond the need is worth nothing, unless state grows into it.
             price = kind.price / kind.billing.unit / (room if growing else min(room, lack.missing))
@@ -137,9 +143,8 @@ def _cheapest(use: MemoryUse, lack: Fit, observation: Observation) -> HostType |
     return min(offers, key=lambda offer: offer[:2])[2] if offers else None
 
 
-def _room(use: MemoryUse, kind: HostType, observation: Observation) -> float:
-    """Return the MB of state that a new host of a type may hold."""
-    rows = [observation.hosts.rows[host] for host in observation.usable if host in observation.hosts.rows]
+def _room(use: MemoryUse, kind: HostType, rows: Sequence[int], observation: Observation) -> float:
+    """Return the MB of state that a new host of a type may hold, by those in `rows`."""
     types = [observation.leases[observation.hosts.ids[row]].type for row in rows]
     alike = [row for row, each in zip(rows, types, strict=True) if each.name == kind.name]
     limit = float(np.median(use.limit[alike or rows]))
