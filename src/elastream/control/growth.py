@@ -91,7 +91,7 @@ class StateGrowth:
 
 
 class GrowthForecast(LoopExtension):
-    """Growth of state, and an alarm while it fills an executor within the horizon."""
+    """Adds the growth of state to observations; alarms while it fills an executor within the horizon."""
 
     def __init__(self) -> None:
         self._growth: dict[str, StateGrowth] = {}

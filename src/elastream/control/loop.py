@@ -314,11 +314,15 @@ class Loop:
         self._journal.note_undone(rollback.verdicts)
         proposals += [Proposal(action, self._policy.name, rollback.refusal(action, observation)) for action in plan.actions]
         proposals += [replace(p, refused=p.refused or "it was not granted") for p in plan.refused]
-        planned = [p.action for p in proposals if not (p.refused or self._backoff.refusal(p.action, began, vital=vital))]
+
+        def judged(each: Iterable[Proposal]) -> list[Proposal]:
+            return [replace(p, refused=p.refused or self._backoff.refusal(p.action, began, vital=vital)) for p in each]
+
+        waiting = judged(proposals)
+        planned = [p.action for p in waiting if not p.refused]
         for extension in self._extensions:
-            proposals += extension.proposals(observation, planned, self._alarms)
-        proposals += [Proposal(action, "journal") for action in self._journal.left_over]
-        waiting = [replace(p, refused=p.refused or self._backoff.refusal(p.action, began, vital=vital)) for p in proposals]
+            waiting += judged(extension.proposals(observation, planned, self._alarms))
+        waiting += judged(Proposal(action, "journal") for action in self._journal.left_over)
         first = not self._round
         limits = self._scaling.limits(plan.actions, plan.hosts, observation, first, self._state_hosts.needed)
         decided = arbitrate(waiting, observation, self._under_way, first, limits)

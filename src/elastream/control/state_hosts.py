@@ -82,10 +82,8 @@ class StateHosts(LoopExtension):
         tasks, hosts = observation.tasks, observation.hosts.ids
         ringed = [observation.operators.rows.get(name, -1) for name in observation.rings]
         movable = ~np.isin(tasks.operator, ringed)
-        rows = [observation.hosts.rows[host] for host in observation.usable if host in observation.hosts.rows]
-        moved = set[int]()
-        for now in memory_uses(observation):
-            use = now.grown(observation.growth.get(now.kind, 0.0) * until_help(observation), tasks.host)
+        rows, moved = _rows(observation), set[int]()
+        for now, use in zip(memory_uses(observation), memory_uses(observation, until_help(observation)), strict=True):
             room, nearly = use.room, use.up_to(NEARLY) - use.used
             known, holds = [row for row in rows if not math.isnan(room[row])], set(tasks.host[use.tasks > 0].tolist())
             for row in rows if known else ():
@@ -122,6 +120,10 @@ class _Relief(NamedTuple):
         return self.time - last.time >= SETTLED_S and (self.state >= last.state or self.used < last.used)
 
 
+def _rows(observation: Observation) -> list[int]:
+    return [observation.hosts.rows[host] for host in observation.usable if host in observation.hosts.rows]
+
+
 def _empty(use: MemoryUse, observation: Observation) -> bool:
     """Return True if a host that came less than MARGIN_S ago has none of the state yet."""
     holds = {observation.hosts.ids[row] for row in observation.tasks.host[use.tasks > 0].tolist() if row >= 0}
@@ -132,8 +134,7 @@ def _empty(use: MemoryUse, observation: Observation) -> bool:
 def _cheapest(use: MemoryUse, lack: Fit, observation: Observation) -> HostType | None:
     """Return the type with the lowest price of room for what lacks; None if none has room."""
     growing = observation.growth.get(use.kind, 0.0) > 0
-    rows = [observation.hosts.rows[host] for host in observation.usable if host in observation.hosts.rows]
-    offers = []
+    rows, offers = _rows(observation), []
     for kind in observation.context.leasable.values():
         room = _room(use, kind, rows, observation)
         if room >= lack.stuck:
@@ -144,7 +145,7 @@ def _cheapest(use: MemoryUse, lack: Fit, observation: Observation) -> HostType |
 
 
 def _room(use: MemoryUse, kind: HostType, rows: Sequence[int], observation: Observation) -> float:
-    """Return the MB of state that a new host of a type may hold, by those in `rows`."""
+    """Return the MB of state that a new host may hold, by those in `rows`."""
     types = [observation.leases[observation.hosts.ids[row]].type for row in rows]
     alike = [row for row, each in zip(rows, types, strict=True) if each.name == kind.name]
     limit = float(np.median(use.limit[alike or rows]))

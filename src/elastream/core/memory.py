@@ -59,7 +59,7 @@ class MemoryUse:
         return self.limit - reserve * (self.limit - self.fixed)
 
     def grown(self, megabytes: float, at: Integers) -> "MemoryUse":
-        """Return the use once the state has grown by `megabytes` in its proportions. `at`: host by task."""
+        """Return the use with so many `megabytes` of state more, in its proportions. `at`: host by task."""
         more = self.tasks * (megabytes / self.total)
         used = self.used + np.bincount(at[at >= 0], more[at >= 0], len(self.used))
         return replace(self, used=used, tasks=self.tasks + more, total=self.total + megabytes)
@@ -70,8 +70,8 @@ class MemoryUse:
         return self.up_to(RESERVE) - self.used
 
 
-def memory_uses(observation: Observation) -> tuple[MemoryUse, ...]:
-    """Return the kinds of memory in which state and limits are known."""
+def memory_uses(observation: Observation, ahead: float = 0.0) -> tuple[MemoryUse, ...]:
+    """Return the kinds of memory with known state and limits. Growing state has grown for `ahead` seconds."""
     hosts, leases = observation.hosts, observation.leases
     heap, native = (_state_by_task(observation, metric) for metric in MEASURED)
     declared = _declared(observation) if not heap.any() and not native.any() else heap
@@ -91,7 +91,9 @@ def memory_uses(observation: Observation) -> tuple[MemoryUse, ...]:
     if declared is not heap and declared.any():
         limit = np.array([leases[host].type.memory if host in leases else NAN for host in hosts.ids])
         uses.append(MemoryUse(DECLARED, _by_host(observation, declared), limit, declared, float(declared.sum())))
-    return tuple(uses)
+    if not ahead or not observation.growth:
+        return tuple(uses)
+    return tuple(use.grown(observation.growth.get(use.kind, 0.0) * ahead, observation.tasks.host) for use in uses)
 
 
 def _growing_for(observation: Observation, seconds: float) -> float:
@@ -100,7 +102,7 @@ def _growing_for(observation: Observation, seconds: float) -> float:
 
 
 def until_help(observation: Observation) -> float:
-    """Return the seconds of growth until a host requested now has worked for MARGIN_S, at most KEEP_S."""
+    """Return the seconds until a host requested now has worked for MARGIN_S, at most KEEP_S."""
     start = max((kind.start for kind in observation.context.leasable.values()), default=0.0)
     return _growing_for(observation, min(KEEP_S, start + MARGIN_S))
 
@@ -115,7 +117,7 @@ class Fit:
         stuck: State of the largest partition without room (MB); 0 if all fit.
         missing: State of all partitions without room (MB).
         staying: Part of `missing` on hosts that stay (MB).
-        seconds: Time until then, for which the state grows; 0 if it does not grow.
+        seconds: Time until then; 0 if the state does not grow.
     """
 
     kind: str
@@ -147,9 +149,7 @@ def fits(observation: Observation, ahead: float, reserve: float, leaving: Collec
     going = {*leaving, *(name for name, lease in observation.leases.items() if lease.state in MOVING)}
     at = [rows[host] for host in observation.usable if host not in going and host in rows]
     away = np.isin(tasks.host, [rows[host] for host in going if host in rows])
-    for now in memory_uses(observation) if at else ():
-        growth = observation.growth.get(now.kind, 0.0)
-        use = now.grown(growth * ahead, tasks.host)
+    for use in memory_uses(observation, ahead) if at else ():
         most, excess = use.up_to(reserve), (-use.room)[at].tolist()
         room, moving = (most - use.used)[at].tolist(), use.tasks[away].tolist()
         if any(map(math.isnan, room)):
@@ -168,7 +168,7 @@ def fits(observation: Observation, ahead: float, reserve: float, leaving: Collec
             stuck=max((size for size, _ in without), default=0.0),
             missing=math.fsum(size for size, _ in without),
             staying=math.fsum(size for size, stays in without if stays),
-            seconds=ahead if growth > 0 else 0.0,
+            seconds=ahead if use.kind in observation.growth else 0.0,
         )
 
 
@@ -203,10 +203,7 @@ class StateMoves:
     def __init__(self, observation: Observation) -> None:
         measured = any(not np.isnan(observation.operators.column(metric)).all() for metric in MEASURED)
         self._observation = observation
-        self._uses = [
-            use.grown(observation.growth.get(use.kind, 0.0) * until_help(observation), observation.tasks.host)
-            for use in (memory_uses(observation) if measured else ())
-        ]
+        self._uses = memory_uses(observation, until_help(observation)) if measured else ()
         self._more = [np.zeros(len(use.used)) for use in self._uses]
         # Tasks that move count at their new host already; what it uses was measured before their state comes.
         for task in observation.moving:

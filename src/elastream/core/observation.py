@@ -582,7 +582,7 @@ class Observation:
 
     @property
     def came(self) -> tuple[float, ...]:
-        """Return when each usable host reached its state."""
+        """Return when each usable host became usable."""
         return self._leased.came
 
     @property
@@ -600,7 +600,7 @@ class Observation:
         return count > 0 and bool((at == owners[ring.owners(np.arange(count) / count)]).all())
 
     def host_name(self, offset: int = 0) -> str:
-        """Return an unused host name; `offset` counts further names in one plan."""
+        """Return an unused host name; `offset` 1, 2, ... for more in one plan."""
         return f"h{self.next_host + offset}"
 
 

@@ -242,7 +242,7 @@ class Supervisor:
             os.kill(child.pid, signal.SIGPWR)
 
     def end(self, name: str, grace: float) -> None:
-        """Send SIGTERM to the first process, and SIGKILL to the whole host after `grace` seconds."""
+        """Send SIGTERM to a host's first process, and SIGKILL to all its processes `grace` seconds later."""
         child = self.children[name]
         if grace > 0 and child.exit is None and child.doomed is None:
             child.doomed = time.monotonic() + grace

@@ -118,7 +118,7 @@ class Horizon(Policy):
 
     @property
     def default_window(self) -> bool:
-        """Return True: how long hosts stay idle follows from the replay."""
+        """Return True: the cloud may say how long hosts stay idle."""
         return True
 
     def unsupported_reason(self, context: Context) -> str | None:

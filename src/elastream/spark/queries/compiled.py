@@ -60,7 +60,7 @@ class DomainSignals:
             self._parts[segment, batch][signal][partition] = (count, value)
 
     def committed(self, batches: Iterable[Batch], epoch: float) -> None:
-        """Publish the values of committed `batches`, the oldest of each query first. epoch: start of the run."""
+        """Publish the signals of committed `batches`, the oldest of each query first. epoch: start of the run."""
         for batch in batches:
             done = sorted(number for segment, number in self._parts if segment == batch.query and number <= batch.id)
             for number in done:

@@ -274,7 +274,7 @@ def application_row(
 ) -> Frame:
     """Return one row for all queries: latency and batch of the slowest, rates of all.
 
-    A latency of a query in `own_targets` (by id) counts in proportion: twice its target as twice `target`.
+    Latencies of queries in `own_targets` (by id) are scaled: twice the own target counts as twice `target`.
     """
     samples = []
     for query in live:
