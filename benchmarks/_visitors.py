@@ -1,9 +1,11 @@
-"""The job of `against_spark.py`: requests and bytes of each visitor of a web site, robots left out, kept in state.
+"""The jobs of `against_spark.py`: requests to a web site, robots left out.
 
-It is written as PySpark and as a dataflow, with one function and one replayable source, whose offsets are record numbers.
+One counts requests and bytes of each visitor in state, the other writes each request and keeps nothing. Both are written as
+PySpark and as a dataflow, with one function and one replayable source, whose offsets are record numbers.
 """
 
 import hmac
+import json
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,8 +13,9 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 import pandas as pd
+import pyarrow.parquet as pq
 from _common import write_changes
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -73,42 +76,67 @@ def expected(taken: int) -> dict[str, tuple[int, int]]:
     return found
 
 
-def is_exact(out: Path, taken: int) -> bool:
-    rows = latest(out, key="visitor")
-    columns = (rows[name].tolist() for name in ("visitor", "requests", "bytes"))
-    counted = {visitor: (requests, size) for visitor, requests, size in zip(*columns, strict=True)}
-    return counted == expected(taken)
+@dataclass(frozen=True)
+class Job:
+    """A job on the log. counts: it counts by visitor, else it writes each visit."""
+
+    name: str
+    counts: bool
+
+    def as_dataflow(self, load: ArrivalPattern, out: Path) -> Dataflow:
+        flow = Dataflow(self.name)
+        log = flow.source(records(access_log(), "value string"), load=load, name="log")
+        seen = log.map_pandas(visits, returns=RETURNS, name="visits", cores=0.35)
+        if self.counts:
+            seen = seen.key_by("visitor").aggregate({"requests": "count(*)", "bytes": "sum(bytes)"})
+        seen.sink(parquet(out))
+        return flow
+
+    def start_plain(self, spark: SparkSession, root: Path, load: ArrivalPattern, trigger: float) -> "Plain":
+        out, control = root / "out", root / "control"
+        control.mkdir(parents=True)
+        (control / HOLD).touch()
+
+        def run(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+            yield from map(visits, frames)
+
+        (operator,) = self.as_dataflow(load, out).graph.sources
+        commits = root / "checkpoint"
+        steering = Steering(operator.name, control / "wanted.json", SOURCE_TASKS)
+        lines = open_source(spark, operator, control=control, checkpoint=commits, steering=steering, batch_seconds=trigger)
+        seen = lines.select("value").mapInPandas(run, RETURNS)
+        if self.counts:
+            totals = seen.groupBy("visitor").agg(F.count("*").alias("requests"), F.sum("bytes").alias("bytes"))
+            writer = totals.writeStream.outputMode("update").foreachBatch(partial(write_changes, out))
+        else:
+            writer = seen.writeStream.foreachBatch(partial(write_rows, out))
+        writer = writer.trigger(processingTime=f"{trigger} seconds").queryName(self.name)
+        return Plain(writer.option("checkpointLocation", str(commits)).start(), control / HOLD, out)
+
+    def is_exact(self, out: Path, taken: int) -> bool:
+        if self.counts:
+            rows = latest(out, key="visitor")
+        else:
+            seen = pq.read_table(written(out), columns=["visitor", "bytes"], partitioning=None).to_pandas()
+            rows = seen.groupby("visitor")["bytes"].agg(requests="size", bytes="sum").reset_index()
+        columns = (rows[name].tolist() for name in ("visitor", "requests", "bytes"))
+        return {visitor: (requests, size) for visitor, requests, size in zip(*columns, strict=True)} == expected(taken)
 
 
-def as_dataflow(load: ArrivalPattern, out: Path) -> Dataflow:
-    flow = Dataflow("visitors")
-    log = flow.source(records(access_log(), "value string"), load=load, name="log")
-    seen = log.map_pandas(visits, returns=RETURNS, name="visits", cores=0.35)
-    seen.key_by("visitor").aggregate({"requests": "count(*)", "bytes": "sum(bytes)"}).sink(parquet(out))
-    return flow
+def written(out: Path) -> list[str]:
+    """Return the files of committed batches: by the log of Spark's file sink, if a dataflow wrote them."""
+    logs = (log for log in (out / "_spark_metadata").glob("[0-9]*") if log.suffix != ".crc")
+    lines = {line for log in logs for line in log.read_text().splitlines()[1:]}
+    listed = sorted({json.loads(line)["path"].removeprefix("file://") for line in lines})
+    return listed or sorted(map(str, out.glob("batch=*/*.parquet")))
 
 
-def start_plain(spark: SparkSession, root: Path, load: ArrivalPattern, trigger: float) -> "Plain":
-    out, control = root / "out", root / "control"
-    control.mkdir(parents=True)
-    (control / HOLD).touch()
+def write_rows(out: Path, frame: DataFrame, batch: int) -> None:
+    """Write the rows of a batch from the executors, as a dataflow without state does."""
+    frame.write.mode("overwrite").parquet(str(out / f"batch={batch}"))
 
-    def run(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        yield from map(visits, frames)
 
-    (operator,) = as_dataflow(load, out).graph.sources
-    commits = root / "checkpoint"
-    steering = Steering(operator.name, control / "wanted.json", SOURCE_TASKS)
-    lines = open_source(spark, operator, control=control, checkpoint=commits, steering=steering, batch_seconds=trigger)
-    seen = lines.select("value").mapInPandas(run, RETURNS)
-    totals = seen.groupBy("visitor").agg(F.count("*").alias("requests"), F.sum("bytes").alias("bytes"))
-    writer = (
-        totals.writeStream.outputMode("update")
-        .foreachBatch(partial(write_changes, out))
-        .trigger(processingTime=f"{trigger} seconds")
-    )
-    query = writer.queryName("visitors").option("checkpointLocation", str(commits)).start()
-    return Plain(query, control / HOLD, out)
+JOBS = {each.name: each for each in (Job("visitors", counts=True), Job("visits", counts=False))}
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,10 @@
-"""One job with state under a rising and falling load: plain PySpark, dynamic allocation, Autopilot, and a dataflow.
+"""One job under a varying load: plain PySpark, dynamic allocation, Autopilot, and a dataflow.
 
-A round of seven ways takes 100 minutes on two cores, with `--cycles 1` 45, with `--quick` (one cycle of a minute) 15. In
-each cycle the load rises to what four hosts of 0.35 cores can do, and falls again. Two clusters are fixed, with four hosts
-and with three. Autopilot and the dataflow run under `threshold` and `horizon`. All have the same source, trigger, state
-partitions, Spark settings and warmed hosts.
+A round of seven ways takes 100 minutes on two cores, with `--cycles 1` 45, with `--quick` (one cycle of a minute) 15. For a
+job with state (`visitors`) the load rises to what four hosts of 0.35 cores can do, and falls again. For one without
+(`--job visits`) it jumps three times a cycle. Two clusters are fixed, with four hosts and with three. Autopilot and
+the dataflow run under `threshold` and `horizon`. All have the same source, trigger, state partitions, Spark settings and
+warmed hosts.
 
 In time: of all records, those whose result was committed within the target. Host time: from a host's request to its return,
 between the load's beginning and its last result; with dynamic allocation while an executor occupies it.
@@ -23,7 +24,7 @@ from typing import Any
 
 from _common import Report, in_random_order, main, progress, wait_until, with_median
 from _stranger import session_on_hosts
-from _visitors import STATE_PARTITIONS, as_dataflow, is_exact, start_plain
+from _visitors import JOBS, STATE_PARTITIONS, Job
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -38,6 +39,7 @@ from elastream.core.plant import Policy
 from elastream.dataflow.endpoints import ArrivalPattern
 from elastream.dataflow.stages import lay_out
 from elastream.loads import Pattern, constant, ramp
+from elastream.loads.pattern import chain
 from elastream.policies import Horizon, Threshold
 from elastream.policies.by_load import ByLoad
 from elastream.recording.directory import RunDirectory
@@ -70,9 +72,9 @@ class Result:
     exact: bool
 
 
-def pace(load: ArrivalPattern) -> float:
+def pace(job: Job, load: ArrivalPattern) -> float:
     """Return the seconds between batches of the job as a dataflow."""
-    return pace_of(TARGET, lay_out(as_dataflow(load, Path()).graph))
+    return pace_of(TARGET, lay_out(job.as_dataflow(load, Path()).graph))
 
 
 @contextmanager
@@ -81,48 +83,48 @@ def folder() -> Iterator[Path]:
         yield Path(root)
 
 
-def plain(arm: Arm, most: int, load: Pattern, way: str) -> Result:
+def plain(job: Job, load: Pattern, way: str, arm: Arm) -> Result:
     """Run plain PySpark on fixed hosts, or with dynamic allocation, for which the workers of all hosts run already."""
-    cluster = Cluster(HOST, most, STATE_PARTITIONS, settings=RETAINED)
+    cluster = Cluster(HOST, MOST, STATE_PARTITIONS, settings=RETAINED)
     with folder() as root, open_arm(cluster, arm, root) as session:
         session.warm_up(root)
-        job = start_plain(session.spark, root / "job", load, pace(load))
-        serve(job.query, job.begin, load)
-        found = result(way, job.query, job.out, load, session.spans)
-        job.query.stop()
+        run = job.start_plain(session.spark, root / "job", load, pace(job, load))
+        serve(run.query, run.begin, load)
+        found = result(way, job, run.query, run.out, load, session.spans)
+        run.query.stop()
         return found
 
 
-def autopilot(most: int, load: Pattern, policy: Policy, way: str) -> Result:
-    with session_on_hosts(0, most, host=HOST, states=STATE_PARTITIONS, more=SETTINGS) as (spark, _, root):
-        job = start_plain(spark, root / "job", load, pace(load))
+def autopilot(job: Job, load: Pattern, way: str, policy: Policy) -> Result:
+    with session_on_hosts(0, MOST, host=HOST, states=STATE_PARTITIONS, more=SETTINGS) as (spark, _, root):
+        run = job.start_plain(spark, root / "job", load, pace(job, load))
         pilot = Autopilot(
             spark,
             target_latency=TARGET,
-            cloud=Local(HOST, max_hosts=most),
-            max_hosts=most,
+            cloud=Local(HOST, max_hosts=MOST),
+            max_hosts=MOST,
             period="2s",
             policy=ByLoad(hosts=policy),
             folder=root / "autopilot",
         )
-        with pilot.watch(job.query):
+        with pilot.watch(run.query):
             wait_until(lambda: pilot.plant is not None and bool(pilot.plant.hosts.usable), 120)
             warm(spark, root)
-            serve(job.query, job.begin, load)
+            serve(run.query, run.begin, load)
             assert pilot.plant is not None
             spans = spans_of(pilot.plant.hosts.leases.values(), pilot.plant.clock.epoch)
-            found = result(way, job.query, job.out, load, spans)
-            job.query.stop()
+            found = result(way, job, run.query, run.out, load, spans)
+            run.query.stop()
         return found
 
 
-def dataflow(most: int, load: Pattern, policy: Policy, way: str) -> Result:
+def dataflow(job: Job, load: Pattern, way: str, policy: Policy) -> Result:
     with folder() as root:
         plant = start_plant(
-            as_dataflow(load, root / "out").graph,
-            RunDirectory.create(root / "runs", "visitors"),
+            job.as_dataflow(load, root / "out").graph,
+            RunDirectory.create(root / "runs", job.name),
             RunSettings(
-                cloud=Local(HOST, max_hosts=most),
+                cloud=Local(HOST, max_hosts=MOST),
                 target_latency=TARGET,
                 state_partitions=STATE_PARTITIONS,
                 settings=SETTINGS,
@@ -137,7 +139,7 @@ def dataflow(most: int, load: Pattern, policy: Policy, way: str) -> Result:
             steering.start()
             serve(segment.query, (control / HOLD).unlink, load)
             spans = spans_of(plant.hosts.leases.values(), plant.clock.epoch)
-            found = result(way, segment.query, root / "out", load, spans)
+            found = result(way, job, segment.query, root / "out", load, spans)
             loop.stop()
             steering.join(60)
             return found
@@ -172,11 +174,11 @@ def spans_of(leases: Iterable[Lease], epoch: float) -> Spans:
     return [(epoch + each.since, None if each.until is None else epoch + each.until) for each in leases]
 
 
-def result(way: str, query: StreamingQuery, out: Path, load: Pattern, spans: Spans) -> Result:
+def result(way: str, job: Job, query: StreamingQuery, out: Path, load: Pattern, spans: Spans) -> Result:
     served = service(batches_of(query.recentProgress), load, TARGET)
     whole = served.events >= load.count(load.seconds)
     held = served if whole else replace(served, seconds=time.time() - served.began)
-    found = Result(way, served, *costs_of(spans, held, HOST), is_exact(out, served.events))
+    found = Result(way, served, *costs_of(spans, held, HOST), job.is_exact(out, served.events))
     progress(
         f"{way}: {served.in_time:.1%} in time, {found.host_seconds:.0f} host-seconds, cost {found.cost:g}, longest batch "
         f"{served.longest_batch:.1f} s, p99 {served.p99:.1f} s, {served.events:,} records, "
@@ -192,17 +194,25 @@ SECONDS, QUICK = 240.0, 60.0  # length of a cycle of the load
 CYCLES, ROUNDS = 3, 5
 IN_TIME = 0.99
 DRA = "dynamic allocation"
+FIXED = {f"fixed, {hosts} hosts": hosts for hosts in (MOST, MOST - 1)}
 SOURCE = "the project's bar beside open-source Spark"
 
 
-def load_of(seconds: float, peak: float, cycles: int) -> Pattern:
+def waves(seconds: float, peak: float) -> Pattern:
+    """A rise to the peak and a fall."""
     low = peak * LOW / PEAK
     rise = constant(low, lasts=0.15 * seconds).then(ramp(low, peak, over=0.35 * seconds)).hold(0.12 * seconds)
-    cycle = rise.then(ramp(peak, low, over=0.1 * seconds)).hold(0.28 * seconds)
-    return cycle if cycles == 1 else cycle.then(load_of(seconds, peak, cycles - 1))
+    return rise.then(ramp(peak, low, over=0.1 * seconds)).hold(0.28 * seconds)
 
 
-OURS: Mapping[str, tuple[Callable[[int, Pattern, Policy, str], Result], Policy]] = {
+def bursts(seconds: float, peak: float) -> Pattern:
+    """Three jumps of different lengths from a fifth of the peak, two of them to the peak."""
+    shape = ((0.2, 0.2), (1.0, 0.08), (0.2, 0.22), (0.7, 0.05), (0.2, 0.15), (1.0, 0.1), (0.2, 0.2))
+    return chain(constant(height * peak, lasts=share * seconds) for height, share in shape)
+
+
+LOADS: Mapping[str, Callable[[float, float], Pattern]] = {"visitors": waves, "visits": bursts}
+OURS: Mapping[str, tuple[Callable[[Job, Pattern, str, Policy], Result], Policy]] = {
     "Autopilot, threshold": (autopilot, Threshold()),
     "Autopilot, horizon": (autopilot, Horizon()),
     "dataflow, threshold": (dataflow, Threshold()),
@@ -210,22 +220,19 @@ OURS: Mapping[str, tuple[Callable[[int, Pattern, Policy, str], Result], Policy]]
 }
 
 
-def ways_of(load: Pattern) -> Mapping[str, Callable[[], Result]]:
-    arms = {
-        **{f"fixed, {hosts} hosts": Arm(f"fixed:{hosts}", hosts) for hosts in (MOST, MOST - 1)},
-        DRA: Arm("dra"),
-    }
-    others = {name: partial(plain, arm, MOST, load, name) for name, arm in arms.items()}
-    return others | {name: partial(run, MOST, load, policy, name) for name, (run, policy) in OURS.items()}
+def ways_of(job: Job, load: Pattern) -> Mapping[str, Callable[[], Result]]:
+    arms = {name: Arm(f"fixed:{hosts}", hosts) for name, hosts in FIXED.items()} | {DRA: Arm("dra")}
+    others = {name: partial(plain, job, load, name, arm) for name, arm in arms.items()}
+    return others | {name: partial(run, job, load, name, policy) for name, (run, policy) in OURS.items()}
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    load = load_of(*(QUICK, arguments.peak, 1) if arguments.quick else (SECONDS, arguments.peak, arguments.cycles))
-    report = Report()
+    cycle = LOADS[arguments.job](QUICK if arguments.quick else SECONDS, arguments.peak)
+    load = chain([cycle] * (1 if arguments.quick else arguments.cycles))
+    report = Report(environment={"job": arguments.job})
     report.environment["hosts"] = f"at most {MOST} of {HOST.cores:g} cores"
-    low = arguments.peak * LOW / PEAK
-    report.environment["rates"] = f"{low:,.0f} to {arguments.peak:,.0f} records/s and back in {load.seconds:g} s"
-    ways = ways_of(load)
+    report.environment["rates"] = f"up to {arguments.peak:,.0f} records/s, {load.seconds:g} s in all"
+    ways = ways_of(JOBS[arguments.job], load)
     if arguments.only:
         ways = {name: way for name, way in ways.items() if name in arguments.only}
     found = in_random_order(list(ways), arguments.rounds, lambda name: ways[name]())
@@ -235,7 +242,7 @@ def measure(arguments: argparse.Namespace) -> Report:
         f"{k.removeprefix('spark.dynamicAllocation.')} {v}" for k, v in DYNAMIC_ALLOCATION.items()
     )
     report.figures["runs"] = {name: [asdict(each) for each in results] for name, results in found.items()}
-    if not arguments.only:
+    if {*FIXED, DRA} <= found.keys():
         judge(report, found)
     return report
 
@@ -253,13 +260,13 @@ def figures(results: Sequence[Result]) -> Mapping[str, Any]:
 
 
 def judge(report: Report, found: Mapping[str, Sequence[Result]]) -> None:
-    fixed = [name for name in found if name.startswith("fixed")]
-    in_time = {name: statistics.median(each.served.in_time for each in found[name]) for name in fixed}
+    in_time = {name: statistics.median(each.served.in_time for each in found[name]) for name in FIXED}
+    peak, *_ = FIXED
     # The fewest hosts that serve in time, in hindsight; those of the peak if none do.
-    best = next((name for name in reversed(fixed) if in_time[name] >= IN_TIME), fixed[0])
+    best = next((name for name in reversed(FIXED) if in_time[name] >= IN_TIME), peak)
     report.figures["best constant fleet"] = best
-    rivals = ((fixed[0], 0.65), (best, 0.95), (DRA, 1.0))
-    for name in OURS:
+    rivals = ((peak, 0.65), (best, 0.95), (DRA, 1.0))
+    for name in (each for each in OURS if each in found):
         ours = found[name]
         report.median_at_least(f"{name}: in time", [each.served.in_time for each in ours], IN_TIME, SOURCE)
         for (rival, bar), what in zip(rivals, ("the fixed peak's", "the best constant fleet's", f"{DRA}'s"), strict=True):
@@ -272,6 +279,7 @@ def judge(report: Report, found: Mapping[str, Sequence[Result]]) -> None:
 
 
 def more(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--job", choices=tuple(JOBS), default="visitors", help="the job to measure")
     parser.add_argument("--only", action="append", metavar="WAY", help="measure this way alone; may be repeated")
     parser.add_argument("--cycles", type=int, default=CYCLES, help="rises and falls of the load")
     parser.add_argument("--peak", type=float, default=PEAK, help="records/s at the peak, for a faster or slower machine")

@@ -80,8 +80,8 @@ def test_the_comparison_with_spark_is_judged_round_by_round(monkeypatch):
         return Result(name, Service(1000, 110.0, in_time), held, held / 10, 4, True)
 
     monkeypatch.setattr(against_spark, "OURS", {name: None for name in gave if "," in name and "fixed" not in name})
-    monkeypatch.setattr(against_spark, "ways_of", lambda load: {name: lambda n=name: way(n) for name in gave})
-    asked = argparse.Namespace(quick=False, rounds=3, only=None, peak=1000.0, cycles=1)
+    monkeypatch.setattr(against_spark, "ways_of", lambda job, load: {name: lambda n=name: way(n) for name in gave})
+    asked = argparse.Namespace(job="visitors", quick=False, rounds=3, only=None, peak=1000.0, cycles=1)
     report = against_spark.measure(asked)
     found = {check.name: (check.value, check.verdict) for check in report.checks}
     assert found["dataflow, horizon: in time"] == (0.985, "undecided")
