@@ -4,10 +4,13 @@ import math
 
 import numpy as np
 import pytest
-from test_microbatches import plant
+from test_microbatches import ONE, plant
 
 from elastream.core.metrics import Metric
-from elastream.simulator import Settings
+from elastream.dataflow.builder import Dataflow
+from elastream.dataflow.operators import Alternate
+from elastream.dataflow.stages import lay_out
+from elastream.simulator import Emissions, Settings, make_plant
 
 
 def test_before_the_first_batch_nothing_is_known_of_the_load():
@@ -33,3 +36,35 @@ def test_an_observation_tells_of_each_batch_once():
     assert sum(batch.records for batch in told) == pytest.approx(busy.result().committed)
     assert [batch.start for batch in told] == sorted({batch.start for batch in told})
     assert all(0 <= batch.newest <= batch.oldest for batch in told)
+
+
+def test_latency_lasts_until_a_query_behind_a_durable_edge_has_committed():
+    flow = Dataflow("two")
+    quick = flow.source(None).map([Alternate("quick", str.lower, cost=1e-5)], returns="word string", name="quick")
+    quick.durable().map([Alternate("slow", str.upper, cost=0.02)], returns="word string", name="slow").sink(None)
+    late = make_plant(
+        lay_out(flow.graph),
+        host_types=[ONE],
+        loads={"source": Emissions.every(1.0, [100] * 60, spread=True)},
+        settings=Settings(monitor=1.0, batch_overhead=0.05),
+        hosts=1,
+        target_latency=3.0,
+    )
+    late.advance(40.0)
+    seen = late.observe()
+    assert seen.application.value("two", Metric.LATENCY_P50) > 10.0, "twice the work of the host arrives"
+    assert seen.application.value("two", Metric.THROUGHPUT) == pytest.approx(100.0, rel=0.05)
+    first, second = (each.name for each in seen.context.layout.segments)
+    assert {each.segment for each in seen.batches if each.oldest == each.oldest} == {second}
+    assert first in {each.segment for each in seen.batches}
+
+
+def test_dataflow_that_drops_all_records_is_observed_by_its_source():
+    flow = Dataflow("none")
+    flow.source(None).map([Alternate("drop", str.lower, cost=1e-5, selectivity=0.0)], returns="w string", name="d").sink(
+        None
+    )
+    loads = {"source": Emissions.every(1.0, [100] * 60, spread=True)}
+    dropping = make_plant(lay_out(flow.graph), host_types=[ONE], loads=loads, settings=Settings(monitor=1.0), hosts=1)
+    dropping.advance(20.0)
+    assert dropping.observe().application.value("none", Metric.LATENCY_P50) < 1.0

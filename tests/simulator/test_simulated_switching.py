@@ -428,7 +428,8 @@ def test_hosts_leave_while_a_branch_sleeps_and_return_when_it_wakes(build):
     spans = ((150, 295), (450, 595), (750, 895), (1050, 1190))
     asleep, awake, again, back = (max(hosts[since // 5 : until // 5]) for since, until in spans)
     assert max(asleep, again) <= 2
-    assert 6 <= min(awake, back) <= max(awake, back) <= 12
+    # Fused, the batch that runs while hosts come takes a minute, so that records are late and more hosts are leased.
+    assert 6 <= min(awake, back) <= max(awake, back) <= (20 if build == "fused" else 12)
     assert plant.observe().operators.value("source" if build == "fused" else "peak", Metric.BACKLOG) < 200 * 20
 
 

@@ -171,7 +171,7 @@ _OWN = "meter in the Python stage, of its function alone, in the last batches in
 _METER_AND_REST = "meter, and an equal part of what hosts use and no meter saw"
 _TAKEN = "records taken by batches"
 _LATELY = "records of the batches of the last 10 s, at least two, over the time between them"
-_DUE = "commit of the batch less the moment at which the load made the record due"
+_DUE = "commit of the batch that brings a record to a sink, less the moment at which the load made it due"
 _FROM = (
     "commit of the batch less the moment from which the record counts: due time of a declared load, timestamp (Kafka), "
     "modification time of its file, else the last poll that did not take it (an upper bound)"
@@ -451,7 +451,14 @@ PROMISES: Mapping[Metric, tuple[Promise, ...]] = {
     ),
     Metric.STATE_HEAP: (_operator(SPARK, _BY_STORE, KEYED, Condition.STATE_COMMITTED),),
     Metric.STATE_OFF_HEAP: (_operator(SPARK, _BY_STORE, KEYED, Condition.STATE_COMMITTED),),
-    Metric.HEAP: (_host(SPARK, "heartbeats since it last got a task", EVERY, Condition.HEARTBEAT),),
+    Metric.HEAP: (
+        _host(
+            SPARK,
+            "state, that on its way, and the least use beside it since the last full collection but one",
+            EVERY,
+            Condition.HEARTBEAT,
+        ),
+    ),
     Metric.HEAP_LIMIT: (_host(SPARK, "`spark.executor.memory`", EVERY, Condition.HOST_UP),),
     Metric.OFF_HEAP: (_host(SPARK, _HEARTBEAT, EVERY, Condition.HEARTBEAT),),
     Metric.PYTHON_MEMORY: (_host(SPARK, "set sizes in `/proc`", EVERY, Condition.PROBED),),

@@ -191,21 +191,27 @@ class BatchMetricsCollector(MetricsCollector):
         closed, row = self._closed, self._row
         if closed is None:
             return {}
-        logs, rate = [], 0.0
-        for name in self._sources:
-            rates, batches = closed.rates[name]
-            by = int(closed.commits[name][row])
-            logs.append(closed.logs[name][by - int(batches[row]) : by])
-            rate += float(rates[row])
-        _, seconds, records, oldest, newest = np.ascontiguousarray((logs[0] if len(logs) == 1 else np.concatenate(logs)).T)
+        ends = tuple(name for name, segment in self.fused.segments.items() if segment.demand.results > 0) or self._sources
+        taken = self._batches_of(self._sources, closed, row)
+        _, _, records, oldest, newest = np.ascontiguousarray(self._batches_of(ends, closed, row).T)
         figures = {
-            Metric.ARRIVAL_RATE: self.offered_last if records.size else math.nan,
-            Metric.THROUGHPUT: rate,
+            Metric.ARRIVAL_RATE: self.offered_last if len(taken) else math.nan,
+            Metric.THROUGHPUT: sum(float(closed.rates[name][0][row]) for name in self._sources),
             **spread_figures(records, oldest, newest, self.context.target_latency, compiled_spread),
         }
-        if records.size:
-            figures[Metric.BATCH_DURATION] = statistics.median(seconds.tolist())
+        if len(taken):
+            durations = taken if ends == self._sources else self._batches_of(tuple(closed.logs), closed, row)
+            figures[Metric.BATCH_DURATION] = statistics.median(durations[:, 1].tolist())
         return figures
+
+    @staticmethod
+    def _batches_of(segments: Sequence[str], closed: ClosedPeriods, row: int) -> Floats:
+        """Return the latest batches of some queries."""
+        logs = []
+        for name in segments:
+            by = int(closed.commits[name][row])
+            logs.append(closed.logs[name][by - int(closed.rates[name][1][row]) : by])
+        return logs[0] if len(logs) == 1 else np.concatenate(logs)
 
     def _standby(self, tasks: TaskFrame, hosts: tuple[str, ...]) -> Standby:
         if not self.settings.replicas:
