@@ -32,7 +32,7 @@ def same(row):
     return row
 
 
-def run(rates, every=60.0, target=30.0, period=5.0, seed=1, fused=True, start=SMALL.start, billing=SMALL.billing):
+def run(rates, every=60.0, target=30.0, period=5.0, seed=1, fused=True, types=(SMALL,)):
     """Simulate a load of `rates` (records/s), each for `every` seconds, at 2 ms a record."""
     load = Pattern(tuple(Section(every, rate, rate) for rate in rates))
     flow = Dataflow("d")
@@ -41,7 +41,7 @@ def run(rates, every=60.0, target=30.0, period=5.0, seed=1, fused=True, start=SM
     ).sink(None)
     constants = Settings(monitor=period)
     plant = make_plant(
-        lay_out(flow.graph, chained=fused), host_types=[replace(SMALL, start=start, billing=billing)],
+        lay_out(flow.graph, chained=fused), host_types=types,
         loads={"source": load}, seed=seed, settings=constants, max_hosts=20, target_latency=target,
         seconds=len(rates) * every,
     )  # fmt: skip
@@ -117,13 +117,19 @@ def test_a_step_down_is_answered_in_one_round():
     assert done.result.series[-1, 2] == 1
 
 
+def test_one_small_host_is_enough_for_little_load_though_a_large_one_is_cheaper_by_core():
+    small, large = replace(SMALL, price=2 / 3600), replace(SMALL, name="large", cores=8.0, slots=8, price=4 / 3600)
+    done = run([20.0] * 10, types=(small, large))
+    assert actions(done, LeaseHost) == []
+
+
 def test_before_a_replay_hosts_go_after_twice_their_start():
     (_, first), *_ = actions(run([900.0] * 3 + [100.0] * 4, every=30.0), DrainHost)
     assert "as needed for 60.0 s" in first.why
 
 
 def test_hosts_that_only_served_a_backlog_are_not_held():
-    done = run([4500.0] * 8, start=60.0)
+    done = run([4500.0] * 8, types=(replace(SMALL, start=60.0),))
     (drained, _), *_ = actions(done, DrainHost)
     assert drained <= 120.0, "they work from 65 s on"
     hosts = done.result.series[done.result.series[:, 0] > 150.0, 2]
@@ -206,6 +212,21 @@ def test_a_fixed_fleet_suffices_for_a_backlog_within_the_margin_of_plans(target,
     assert _Foreseeing._fleet_suffices(round_, 100.0, waiting, waiting) is suffices
 
 
+@pytest.mark.parametrize(
+    ("setting", "peak", "cores"),
+    [
+        (Setting(), 900.0, 0.0),
+        (Setting(fixed=True), 100.0, 0.2),  # any host serves it
+        (Setting(fixed=True), 9000.0, 8.0),
+        (Setting(least=3), 100.0, 24.0),
+    ],
+)
+def test_least_fleet_of_one_host_is_one_of_any_type_that_serves_the_load(setting, peak, cores):
+    large = replace(SMALL, cores=8.0)
+    memory = SimpleNamespace(choice=Choice(setting), past=SimpleNamespace(rates=np.array([1.0, peak])))
+    assert _Foreseeing._least.fget(SimpleNamespace(memory=memory, host_type=large, _cores_of_record=0.002)) == cores
+
+
 def test_an_unknown_load_leases_nothing_and_is_named():
     unknown = observe([host("h1")], math.nan)
     plan = Horizon().plan(unknown)
@@ -235,7 +256,7 @@ def test_any_price_and_billing_time_unit_gives_a_plan(price, unit):
 
 def test_unchained_hosts_that_start_too_late_are_held_for_the_next_burst():
     # Bursts of two minutes need four cores; a host takes five minutes to start.
-    done = run([100, 2000, 100, 100] * 8, every=120.0, period=60.0, fused=False, start=300.0)
+    done = run([100, 2000, 100, 100] * 8, every=120.0, period=60.0, fused=False, types=(replace(SMALL, start=300.0),))
     series = done.result.series
     later = series[series[:, 0] > 600]  # the first burst is worked off
     assert np.average(later[:, 5], weights=later[:, 6]) > 0.99
@@ -247,7 +268,7 @@ def test_unchained_hosts_that_start_too_late_are_held_for_the_next_burst():
 def test_fixed_fleet_serves_hourly_bursts_until_a_greater_one():
     draw = np.random.default_rng(3)
     bursts = np.where(draw.random(240) < 0.2, 1900.0, 100.0)
-    done = run([*bursts, *[6000.0] * 20], every=30.0, period=15.0, billing=Billing(3600.0))
+    done = run([*bursts, *[6000.0] * 20], every=30.0, period=15.0, types=(replace(SMALL, billing=Billing(3600.0)),))
     leases = [time for time, _ in actions(done, LeaseHost, since=3600.0)]
     assert sum(time < 7200.0 for time in leases) <= 1  # for a burst that lasts longer than any before
     assert min(time for time in leases if time >= 7200.0) <= 7275.0
@@ -256,7 +277,7 @@ def test_fixed_fleet_serves_hourly_bursts_until_a_greater_one():
 def test_fixed_fleet_serves_regular_bursts_within_a_short_target():
     noise = np.exp(np.random.default_rng(2).normal(0.0, 0.05, 720))
     bursts = np.where(np.arange(720) % 37 < 11, 3800.0, 400.0) * noise
-    done = run(list(bursts), every=10.0, target=5.0, period=15.0, start=60.0)
+    done = run(list(bursts), every=10.0, target=5.0, period=15.0, types=(replace(SMALL, start=60.0),))
     assert not actions(done, LeaseHost, since=3600.0)
     later = done.result.series[done.result.series[:, 0] > 3600.0]
     assert np.average(later[:, 5], weights=later[:, 6]) >= 0.99
@@ -264,14 +285,19 @@ def test_fixed_fleet_serves_regular_bursts_within_a_short_target():
 
 def test_fixed_fleet_is_not_kept_while_a_young_load_outgrows_it():
     ramp = [500.0 + 30 * second for second in range(0, 150, 5)]
-    leases = [time for time, _ in actions(run(ramp, every=5.0, target=10.0, period=2.0, start=15.0), LeaseHost)]
+    leases = [
+        time
+        for time, _ in actions(
+            run(ramp, every=5.0, target=10.0, period=2.0, types=(replace(SMALL, start=15.0),)), LeaseHost
+        )
+    ]
     assert [time for time in leases if 100.0 < time < 140.0]
 
 
 @pytest.mark.parametrize(("target", "start", "period", "every"), [(3.0, 8.0, 2.0, 5.0), (30.0, 30.0, 5.0, 20.0)])
 def test_no_host_goes_down_to_a_fixed_fleet_while_the_load_rises(target, start, period, every):
     rise = [200.0] * 6 + [200.0 + 2200.0 * part / 18 for part in range(19)] + [2400.0] * 4
-    done = run(rise, every=every, target=target, period=period, start=start)
+    done = run(rise, every=every, target=target, period=period, types=(replace(SMALL, start=start),))
     assert not [time for time, _ in actions(done, DrainHost) if time <= 25 * every]
     assert len(actions(done, LeaseHost)) == done.result.series[:, 2].max() - 1 <= 6, "none is leased twice"
 
@@ -279,7 +305,7 @@ def test_no_host_goes_down_to_a_fixed_fleet_while_the_load_rises(target, start, 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_noise_costs_hardly_more_than_a_constant_fleet(seed):
     noise = 1900 * np.exp(np.random.default_rng(seed).normal(0.0, 0.2, 240))
-    done = run(list(noise), every=60.0, period=15.0, target=30.0, start=60.0)
+    done = run(list(noise), every=60.0, period=15.0, target=30.0, types=(replace(SMALL, start=60.0),))
     later = done.result.series[done.result.series[:, 0] > 3600.0]
     assert later[:, 2].mean() <= 1.03 * 5
     assert np.average(later[:, 5], weights=later[:, 6]) >= 0.99

@@ -394,7 +394,13 @@ class _Foreseeing(SizingRound):
 
     @property
     def _least(self) -> float:
-        return self.memory.choice.setting.least * self.host_type.cores * self.host_type.speed
+        setting = self.memory.choice.setting
+        least = setting.least * self.host_type.cores * self.host_type.speed
+        if setting.least > 1:
+            return least
+        # There is always one host. It may be of a smaller type, if that serves all that came.
+        peak = float(self.memory.past.rates.max(initial=0.0)) * self._cores_of_record
+        return min(peak, least) if setting.fixed else 0.0
 
 
 class _Chained(_Foreseeing, ChainedRound):

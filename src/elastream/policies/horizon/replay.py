@@ -208,16 +208,14 @@ def _run(
     """Run one setting, and fill `late` with the late records of each bin.
 
     Args:
-        totals: Records of the scenario to serve by the edges of the bins ahead; shape (bins, steps + 1).
+        totals: Records of the scenario by the edges of the bins ahead; shape (bins, steps + 1).
         keep: Needs of each bin with reserve, as in `Outlook`; likewise `lease`.
-        setting: Fewest hosts, bins for which a host must be idle before it goes, whether there are never others, and the
-            first bin after the last replay.
-        fleet: Records/s of a host, most hosts, bins of a start, bins paid at first and with each renewal, bins of a stop.
-        times: Seconds of a bin, the budget, and the seconds for which records may be late once they are.
+        setting: As unpacked below; `since` is the first bin after the last replay.
+        fleet: As unpacked below, times in bins.
+        times: As unpacked below (seconds).
 
     Returns:
-        Cost in bins of a host, the part of it before the last replay, the hosts leased, and the largest backlog foreseen
-        in vain (records).
+        Cost in bins of a host, its part before `since`, the leases, and the largest backlog foreseen in vain (records).
     """
     least, hold, fixed, since = setting
     each, most, start, first, renewed, stops = fleet
