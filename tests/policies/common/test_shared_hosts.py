@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from elastream.core.action import DrainHost, LeaseHost
 from elastream.core.hosts import HostState, Lease
 from elastream.policies.common.chained import SharedHosts
 from elastream.policies.common.measures import cheapest_type
@@ -27,7 +28,7 @@ def hosts(*kinds, types=TYPES, max_hosts=50, equal=False):
 
 
 def leased(shared, need):
-    return [each.type for each in shared.lease_missing(need, lambda: "")]
+    return [each.type for each in shared.lease_missing(need, lambda: "") if isinstance(each, LeaseHost)]
 
 
 @pytest.mark.parametrize(
@@ -64,6 +65,32 @@ def test_slower_slots_are_not_mixed_where_all_tasks_wait_for_the_slowest():
 def test_fast_small_hosts_count_by_slots_where_all_tasks_wait_for_a_slow_host(need, types):
     fast, slow = {**TYPES, "big": replace(BIG, slots=4)}, replace(BIG, name="old", slots=4, speed=0.5)
     assert leased(hosts(slow, types=fast, equal=True), need) == types
+
+
+FAST, SLOW = replace(BIG, slots=4), replace(SMALL, name="slow", speed=0.3)
+
+
+def test_one_slow_host_is_no_reason_to_lease_many():
+    types = {"big": FAST, "slow": SLOW}
+    assert leased(hosts(SLOW, types=types, equal=True), 7.0) == ["big", "big"], "at 0.3 a slot, six would be needed"
+    assert leased(hosts(SLOW, types=types, equal=True), 4.3) == ["big", "big"], "the rest fits slow hosts no better"
+    (drain,) = hosts(SLOW, FAST, FAST, types=types, equal=True).lease_missing(7.0, lambda: "")
+    assert drain == DrainHost("h1", why=drain.why)
+    assert leased(hosts(SLOW, FAST, FAST, types=types, equal=True), 1.0) == [], "it is in time with it"
+
+
+def test_slow_host_stays_while_the_others_would_serve_less():
+    types = {"big": FAST, "slow": replace(FAST, name="slow", speed=0.6)}
+    assert leased(hosts(types["slow"], FAST, types=types, equal=True), 8.0) == ["big"]
+
+
+def test_slow_host_stays_if_it_is_pinned_or_too_few_would_be_left():
+    types = {"big": FAST, "slow": SLOW}
+    shared = hosts(SLOW, FAST, FAST, types=types, equal=True)
+    pinned = replace(shared, observation=replace(shared.observation, pinned={"h1": "a query never ends"}))
+    few = replace(shared.observation.context, min_hosts=3)
+    for each in (pinned, replace(shared, observation=replace(shared.observation, context=few))):
+        assert not any(isinstance(action, DrainHost) for action in each.lease_missing(7.0, lambda: ""))
 
 
 def test_a_slow_host_that_drains_allows_no_slow_type():

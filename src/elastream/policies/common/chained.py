@@ -1,7 +1,7 @@
 """Sizing of queries whose tasks share the cores of their hosts. Any host takes any task, so hosts count by cores."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from elastream.core.action import Action, CancelDrain, DrainHost, LeaseHost, ReleaseHost
@@ -68,47 +68,81 @@ class SharedHosts:
     def lease_missing(self, need: float, because: Callable[[], str]) -> list[Action]:
         """Return actions that add hosts for `need` cores: cancelled drains first, then leases.
 
-        There are `min_hosts` at least.
+        There are `min_hosts` at least. Slow hosts that the others wait for go if fewer hosts suffice without them.
         """
         observation, context, kind = self.observation, self.observation.context, self.kind
         there = (*observation.usable, *observation.coming)
-        has, each = self.capacity(there), kind.cores * kind.speed
-        lacking, by_need, short = context.min_hosts - len(there), 0, 0.0
+        lacking, by_need, short, slow = context.min_hosts - len(there), 0, 0.0, frozenset[str]()
         if not math.isnan(need):
-            short = (need - has) / each
-            if self.equal:
-                slots, least = observation.cores.slots(there)
-                short = (need / min(least, kind.slot) - slots) / kind.width
+            short, slow = self._missing(need, there)
             by_need = math.ceil(short - ROUNDING) + self.spare
+        drains = self._without(slow)
         if max(lacking, by_need) <= 0:
-            return []
+            return drains
         why = f"at least {counted(context.min_hosts, 'host')}"
         if by_need > max(0, lacking):
-            lacking = by_need
+            lacking, has = by_need, self.capacity(there)
             cores = "core is" if f"{has:.3g}" == "1" else "cores are"
             why = f"{because()}; {has:.3g} {cores} on {counted(len(there), 'host')}"
             why += f", and {counted(self.spare, 'host')} to spare" if self.spare else ""
-        cancelled = observation.recoverable[: max(0, lacking)]
+        slot = self._least_slot([host for host in there if host not in slow])
+        quick = [host for host in observation.recoverable if observation.cores.slots((host,))[1] >= slot]
+        cancelled = quick[: max(0, lacking)]
         leases = min(max(0, lacking) - len(cancelled), context.max_hosts - len(observation.leases))
         kinds: Sequence[HostType] = types_to_lease(observation, kind, leases)
         if self.mixed and leases == by_need > self.spare == 0:
-            kinds = self._with_cheapest_rest(kinds, short)
+            kinds = self._with_cheapest_rest(kinds, short, slot)
         return [
             *(CancelDrain(host, why=why) for host in cancelled),
             *(LeaseHost(observation.host_name(n), each.name, each.region, why=why) for n, each in enumerate(kinds)),
+            *drains,
         ]
 
-    def _with_cheapest_rest(self, kinds: Sequence[HostType], short: float) -> Sequence[HostType]:
-        """Return `kinds` for a need of `short` hosts; the cheapest that suffice take the place of the last."""
+    def _least_slot(self, hosts: Sequence[str]) -> float:
+        """Return the cores of speed 1 that a slot beside `hosts` must have: less would make all tasks wait."""
+        return min(self.kind.slot, self.observation.cores.slots(hosts)[1]) * (1 - ROUNDING) if self.equal else 0.0
+
+    def _missing(self, need: float, there: Sequence[str]) -> tuple[float, frozenset[str]]:
+        """Return the hosts of `kind` that are missing, with fractions, and the slow hosts without which these suffice."""
+        kind, cores, none = self.kind, self.observation.cores, frozenset[str]()
+        if not self.equal:
+            return (need - self.capacity(there)) / (kind.cores * kind.speed), none
+
+        def missing(hosts: Sequence[str]) -> float:
+            slots, least = cores.slots(hosts)
+            return (need / min(least, kind.slot) - slots) / kind.width
+
+        best, slow = missing(there), none
+        if best <= ROUNDING:
+            return best, slow
+        speeds = {host: cores.slots((host,))[1] for host in there if host not in self.observation.pinned}
+        for speed in sorted({each for each in speeds.values() if each < kind.slot}):
+            slower = frozenset(host for host, each in speeds.items() if each <= speed)
+            less = missing([host for host in there if host not in slower])
+            stay = len(there) - len(slower) + max(0, math.ceil(less - ROUNDING))
+            if math.ceil(less - ROUNDING) < math.ceil(best - ROUNDING) and stay >= self.observation.context.min_hosts:
+                best, slow = less, slower
+        return best, slow
+
+    def _without(self, slow: Collection[str]) -> list[Action]:
+        """Return drains of hosts in `slow`, if the usable ones serve as much without them."""
+        usable = self.observation.usable
+        rest = [host for host in usable if host not in slow]
+        if len(rest) == len(usable) or not self.capacity(rest) >= self.capacity(usable):
+            return []
+        why = "all tasks wait for its slow cores, and the others serve more without it"
+        return [DrainHost(host, why=why) for host in usable if host in slow]
+
+    def _with_cheapest_rest(self, kinds: Sequence[HostType], short: float, slot: float) -> Sequence[HostType]:
+        """Return `kinds` for a need of `short` hosts; the cheapest with such slots take the place of the last."""
         # All but one host have the lowest price per core, so that no mix costs less by more than that host's price.
         observation, last = self.observation, kinds[-1]
         rest = (short - len(kinds) + 1) * self._size(last)
         room = observation.context.max_hosts - len(observation.leases) - len(kinds) + 1
-        slot = min(last.slot, observation.cores.slots((*observation.usable, *observation.coming))[1]) if self.equal else 0.0
         options = [
             (hosts * each.price / each.billing.unit, hosts, each)
             for each in observation.context.leasable.values()
-            if each.region == last.region and each.slot >= slot * (1 - ROUNDING)
+            if each.region == last.region and each.slot >= slot
             for hosts in [math.ceil(rest / self._size(each) - ROUNDING)]
             if 0 < hosts <= room
         ]
