@@ -23,6 +23,10 @@ QUICK = [
     LivenessCase(201, "e2df", True),  # slots are free on hosts that hold a part of the tasks with state already
     LivenessCase(100036, "threshold", False),  # latencies of cohorts, a little less than nothing
     LivenessCase(101978, "by_load", True),  # hosts went, and more would have before it showed
+    LivenessCase(400022, "horizon", True),  # a large host is cheaper by core than the small one that is there
+    LivenessCase(400276, "horizon", True),  # records may wait for as long as the operators promise
+    LivenessCase(410124, "horizon", True),  # all tasks wait for one slow host
+    LivenessCase(500241, "horizon", False),  # no promise at all
 ]
 LONGER = [
     LivenessCase(20018, "threshold", True),  # hosts of unlike speed: a stage's tasks wait for the slowest

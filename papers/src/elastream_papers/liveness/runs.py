@@ -2,8 +2,8 @@
 
 Verdicts rest on the plant's true state. Overload is sustained if in three intervals (rounds, or longer micro-batches) in
 a row the backlog and its work grew by more than 5 % of the arrivals, while hosts remained to be leased. Policies that
-act on queues tolerate 50 records and the arrivals within the service level. A round is silent if no action makes room
-and no unknown metric is named.
+act on queues tolerate 50 records and the arrivals within the service level, `horizon` those within the target latency. A
+round is silent if no action makes room and no unknown metric is named.
 """
 
 import math
@@ -120,6 +120,7 @@ class Promised:
 
 BY_QUEUE = frozenset({"btu", "queue_threshold"})  # act on queues, not on utilisation
 BY_LEVEL = frozenset({"btu"})  # let records wait as long as service levels allow
+BY_TARGET = frozenset({"horizon"})  # let records wait as long as the target latency allows
 # give up an instance until a queue grows, as published: no fixed point under constant load
 CYCLING = frozenset({"btu", "queue_threshold"})
 WAITING = 50.0  # records at an operator from which VISP's policies act
@@ -343,6 +344,10 @@ class _Watch(Observer):
         }
         emitted = {o.name: o.alternates[0].selectivity or 1.0 for o in graph.operators if o.alternates}
         arriving = offered_rates(graph, rates, emitted)
+        if self.case.policy in BY_TARGET:
+            into = [sum(arriving[name] for name in self.entries[station.name]) for station in self.plant.network.stations]
+            seconds = math.fsum(wait / rate for wait, rate in zip(waits, into, strict=True) if rate > 0)
+            return (seconds - _may_wait(self.case, self.given) - 2 * batch) * math.fsum(rates.values())
         levels = dict.fromkeys(graph.by_name, 0.0) if self.levels is None else self.levels
         return max(
             (
@@ -352,6 +357,12 @@ class _Watch(Observer):
             ),
             default=0.0,
         )
+
+
+def _may_wait(case: LivenessCase, given: Scenario) -> float:
+    """Return the seconds for which records may wait."""
+    promised = math.fsum(operator.max_duration or 0.0 for operator in given.layout.graph.operators)
+    return given.target or (promised if case.policy in BY_TARGET else 0.0) or max(10.0, 2 * given.settings.monitor)
 
 
 def _entries(layout: Layout, name: str) -> list[str]:
@@ -420,7 +431,7 @@ def _provided(
         return
     tail = rounds[-round(QUIET * patience) :]
     rate = (tail[-1].offered - tail[0].offered) / (tail[-1].time - tail[0].time)
-    allowed = max(WAITING, rate * (given.target or max(10.0, 2 * given.settings.monitor)))
+    allowed = max(WAITING, rate * _may_wait(case, given))
     judged = tail if case.policy in CYCLING else tail[-1:]
     if all(each.waiting > max(allowed, tail[0].waiting * 0.99) for each in judged):
         yield (

@@ -20,6 +20,7 @@ from elastream.policies.btu import Btu
 from elastream.policies.by_load import ByLoad
 from elastream.policies.e2df.policy import E2df
 from elastream.policies.elastic_allocator.policy import ElasticAllocator
+from elastream.policies.horizon.policy import Horizon
 from elastream.policies.otd import Otd
 from elastream.policies.queue_threshold import QueueThreshold
 from elastream.policies.static import Static
@@ -37,6 +38,7 @@ POLICIES: Mapping[str, Callable[[float], Policy]] = {
     "static": lambda _: Static(hosts="peak"),
     "otd": lambda period: Otd(period=period, hosts=4),
     "elastic_allocator": lambda period: ElasticAllocator(period=period, hosts=4, trials=TRIALS),
+    "horizon": lambda _: Horizon(),
 }
 FIXED = frozenset({"static", "otd", "elastic_allocator"})  # policies that keep a number of hosts whatever the load
 # change no parallelism, for sources of maximal width (Autopilot); they run chained only
