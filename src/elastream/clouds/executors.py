@@ -2,19 +2,19 @@
 
 Spark's allocation client (`provider.ExecutorAllocator`) takes a total number of executors, not names. The next executor
 to register belongs to the oldest request. A file records which executor is which host.
-
-    on the cluster                                  phase       action of this provider
-    the session is not open yet                     REQUESTED   none; requests it later
-    requested: queued, no quota, no room            REQUESTED   shows the cluster manager's reason
-    container or pod granted, not registered yet    STARTING    waits
-    registered                                      UP          binds it to the oldest request
-    never granted: no rights, no such image         GONE        lowers the total
-    killed, preempted, evicted, its node lost       GONE        lowers the total, or Spark would replace it
-    released before it registered                   forgotten   lowers the total
-    released                                        ENDING      lowers the total, then kills the executor
-    nobody requested it (own sessions)              not listed  kills it
-    another unrequested one soon after              not listed  fences it, kills it later
 """
+
+# on the cluster                                  phase       action of this provider
+# the session is not open yet                     REQUESTED   none; requests it later
+# requested: queued, no quota, no room            REQUESTED   shows the cluster manager's reason
+# container or pod granted, not registered yet    STARTING    waits
+# registered                                      UP          binds it to the oldest request
+# never granted: no rights, no such image         GONE        lowers the total
+# killed, preempted, evicted, its node lost       GONE        lowers the total, or Spark would replace it
+# released before it registered                   forgotten   lowers the total
+# released                                        ENDING      lowers the total, then kills the executor
+# nobody requested it (own sessions)              not listed  kills it
+# another unrequested one soon after              not listed  fences it, kills it later
 
 import contextlib
 import functools

@@ -7,8 +7,7 @@ its alternates; a lease predicts the declared speed of its type. The usual error
 rounds. Unknown figures are never worse.
 
 A refusal lasts `FIRST_REFUSAL_S`, and twice as long if the action is undone again soon after. A refusal to remove hosts
-ends early if the load changes or a host is lost. Another type is leased in place of a refused lease. The journal holds
-undone actions, so refusals survive a resumed run; trials do not.
+ends early if the load changes or a host is lost. Refusals survive a resumed run; trials do not.
 """
 
 import math
@@ -200,14 +199,14 @@ class Trial:
 
     Attributes:
         actions: Granted actions that have an effect: leases, or others.
-        predicted: Predicted figures: cores of switches only, and latency from `begun` on.
-        usual: Usual errors of the figures at `begun` (differences of logarithms); inf if unknown.
+        predicted: Cores of switches only, and latency from `begun` on.
+        usual: Usual errors at `begun` (differences of logarithms); inf if unknown.
         level: Mean rate before `begun` (records/s); NaN if unknown.
         band: Usual change of the rate (difference of logarithms); inf if unknown.
         begun: Time of its first effect, or of its last lease; inf before.
         since: Time from which all actions are in force; inf before.
         rates: Number and sum of the rates from `begun` on.
-        fresh: True if a micro-batch that began under it was committed since the last evidence, or there are no batches.
+        fresh: True if a micro-batch that began under it was committed since the last evidence.
         changed: True if something else changed.
         tries: Rounds in which an undo was tried.
     """

@@ -133,6 +133,17 @@ def within_reach(
     return min(need, bound.cores), history, bound.why if proven else ""
 
 
+# | trial | this round | then |
+# | --- | --- | --- |
+# | none, or half an hour old | behind | begins |
+# | begun | fewer than `MORE` times the cores, or not behind | continues |
+# | begun | behind with as many, gain | begins again |
+# | begun | low gain, hosts younger than a window | continues |
+# | begun | low gain | begins again and rests |
+# | rests | as many cores, less than `REST_S` later | rests |
+# | begun | no gain, hosts younger than a window | waits |
+# | begun | no gain | ends without gain |
+# | ended | less than half an hour later | stays ended |
 def after_trial(
     observation: Observation, load: SizingInputs, history: LoadHistory, behind: float, *, equal: bool
 ) -> tuple[LoadHistory, str]:
@@ -140,18 +151,6 @@ def after_trial(
 
     With `MORE` times the cores, their gain over a window decides before more are leased. Without any, none are leased for
     half an hour.
-
-    | trial | this round | then |
-    | --- | --- | --- |
-    | none, or half an hour old | behind | begins |
-    | begun | fewer than `MORE` times the cores, or not behind | continues |
-    | begun | behind with as many, gain | begins again |
-    | begun | low gain, hosts younger than a window | continues |
-    | begun | low gain | begins again and rests |
-    | rests | as many cores, less than `REST_S` later | rests |
-    | begun | no gain, hosts younger than a window | waits |
-    | begun | no gain | ends without gain |
-    | ended | less than half an hour later | stays ended |
 
     Returns:
         The history after this round, and why no hosts are leased beyond the metered work; empty if nothing is against it.
