@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 from elastream.control.arbitration import arbitrate
 from elastream.control.growth import GrowthForecast
 from elastream.control.scaling import Scaling
-from elastream.control.state_hosts import NEARLY, SETTLED_S, StateHosts
+from elastream.control.state_hosts import LOOK_S, NEARLY, SETTLED_S, StateHosts
 from elastream.core.action import DrainHost, LeaseHost, MoveTask
 from elastream.core.alarm import Alarms
 from elastream.core.decision import Proposal
+from elastream.core.frames import Frame
 from elastream.core.hosts import HostState, Lease
 from elastream.core.memory import MARGIN_S, RESERVE, memory_uses
+from elastream.core.metrics import Metric
 from elastream.core.ring import Ring
 from elastream.core.scaling import ScalingRules
 from support.property_examples import examples
@@ -29,8 +31,8 @@ ALARMS = Alarms(lambda: 0.0)
 PER_HOUR = 1 / 3600.0
 
 
-def stored(at, megabytes, *, types=(BIG,), max_hosts=10, coming=(), growth=0.0, **more):
-    observation = observed(at, native=megabytes, heap_limit=[HEAP] * (max(at) + 1), **more)
+def stored(at, megabytes, *, use="native", types=(BIG,), max_hosts=10, coming=(), growth=0.0, **more):
+    observation = observed(at, **{use: megabytes}, heap_limit=[HEAP] * (max(at) + 1), **more)
     context = replace(
         observation.context,
         host_types={each.name: each for each in types},
@@ -66,6 +68,14 @@ def test_nearly_full_hosts_get_one_more():
 
 def test_single_look_leases_nothing():
     assert list(StateHosts().proposals(stored([0, 1] * 6, 1400.0), (), ALARMS)) == []
+
+
+@pytest.mark.parametrize(("use", "megabytes", "lasts"), [("heap", 590.0, LOOK_S), ("native", 1400.0, SETTLED_S)])
+def test_lack_lasts_for_a_look_in_heaps_and_longer_in_containers(use, megabytes, lasts):
+    hosts, full = StateHosts(), stored([0, 1] * 6, megabytes, use=use)
+    looks = [4000.0 + number * LOOK_S for number in range(5)]
+    proposed = [time for time in looks if hosts.proposals(replace(full, time=time), (), ALARMS)]
+    assert proposed[0] == 4000.0 + lasts
 
 
 def test_lack_that_ends_begins_anew():
@@ -224,7 +234,16 @@ def test_host_gives_no_more_until_what_it_gave_is_freed():
     assert counts == [1, 0, 1, 0, 1]
 
 
-def test_nothing_moves_while_state_is_on_its_way():
+def test_state_on_its_way_moves_no_second_time():
+    large = stored([0] * 6 + [1] * 6, 600.0, use="heap")
+    large = replace(large, hosts=Frame(("h1", "h2"), {Metric.HEAP: [300.0, 100.0], Metric.HEAP_LIMIT: [300.0, 600.0]}))
+    usual = relieved(large)
+    assert usual
+    away = frozenset(move.task for move in usual)
+    assert not away & {move.task for move in relieved(replace(large, moving=away))}
+
+
+def test_container_gives_nothing_while_it_still_counts_what_leaves_it():
     large = stored([0] * 6 + [1] * 6, 1350.0, memory_limit=[1000.0, 4000.0])
     assert relieved(replace(large, moving=frozenset(large.tasks.tasks[:1]))) == []
 

@@ -65,12 +65,21 @@ def test_move_to_a_host_without_room_for_its_state_is_refused():
     assert StateMoves(observed([0, 0, 1], heap=1000.0, known=False)).refusal(first, "h2") == ""
 
 
-def test_state_on_its_way_to_a_host_counts_there():
-    # `tasks.host` names the new host at once; the heap there was read before.
-    observation = observed([0, 1, 1], heap=300.0, HEAP=[300.0, 450.0])
+@pytest.mark.parametrize(
+    ("use", "counted_there"),
+    [
+        ({"native": 300.0, "heap_limit": [300.0, 300.0], "memory": [900.0, 800.0]}, False),
+        ({"heap": 300.0, "HEAP": [500.0, 480.0]}, True),
+    ],
+    ids=["container", "heap"],
+)
+def test_state_on_its_way_to_a_host_counts_there_once(use, counted_there):
+    # `tasks.host` names the new host at once. A container was measured before; HEAP includes the state on its way.
+    observation = observed([0, 1, 1], **use)
     first, second, _ = observation.tasks.tasks
     assert StateMoves(observation).refusal(first, "h2") == ""
-    assert StateMoves(replace(observation, moving=frozenset({second}))).refusal(first, "h2") != ""
+    refusal = StateMoves(replace(observation, moving=frozenset({second}))).refusal(first, "h2")
+    assert (refusal == "") is counted_there
 
 
 def test_partitions_may_change_places_where_both_fit():

@@ -20,7 +20,8 @@ from elastream.core.observation import Observation
 # | --- | --- |
 # | use or limit of a host unknown, such as a new one's | none; the time of a lack runs on |
 # | fits | none; the lack is over |
-# | does not fit for less than SETTLED_S | none: a heap is measured over two minutes, and lags behind moves |
+# | does not fit in a heap for less than LOOK_S | none |
+# | does not fit in a container for less than SETTLED_S | none: it lags behind moves |
 # | a host came or began to leave less than SETTLED_S ago, is coming, or is new and holds none of the state | none |
 # | `max_hosts` are there, or no type has room for a partition that fits nowhere | none; the alarm of growth speaks |
 # | the policy leases a host | none, and no scaling rule but a budget refuses that one |
@@ -44,7 +45,7 @@ class StateHosts(LoopExtension):
 
     def __init__(self) -> None:
         self.needed = 0
-        self._looked, self._since = -math.inf, math.nan
+        self._looked, self._since = -math.inf, dict[str, float]()
         self._relieved: dict[tuple[str, str], _Relief] = {}
 
     def proposals(self, observation: Observation, planned: Sequence[Action], alarms: Alarms) -> Sequence[Proposal]:
@@ -56,20 +57,21 @@ class StateHosts(LoopExtension):
             self.needed = len(observation.usable) + len(observation.coming) + 1
             # A host that the policy leases is as good.
             proposed += [] if any(isinstance(each, LeaseHost | CancelDrain) for each in planned) else [lease]
-        if "MoveTask" in can and not observation.moving:
+        if "MoveTask" in can:
             proposed += self._moves(observation)
         return tuple(Proposal(each, BY) for each in proposed)
 
     def _lease(self, observation: Observation) -> LeaseHost | None:
         context, now = observation.context, observation.time
         known = [each for each in fits(observation, until_help(observation), NEARLY) if each.kind != DECLARED]
-        lacks = {each.kind: each for each in known if each.stuck}
-        if not lacks:
-            self._since = math.nan if known else self._since
-            return None
-        self._since = now if math.isnan(self._since) else self._since
-        settled = min(now - self._since, observation.since_change) >= SETTLED_S
-        if not settled or observation.coming or len(observation.leases) >= context.max_hosts:
+        for fit in known:
+            if fit.stuck:
+                self._since.setdefault(fit.kind, now)
+            else:
+                self._since.pop(fit.kind, None)
+        lacks = {each.kind: each for each in known if now - self._since.get(each.kind, math.inf) >= _lasts(each.kind)}
+        settled = observation.since_change >= SETTLED_S
+        if not lacks or not settled or observation.coming or len(observation.leases) >= context.max_hosts:
             return None
         for use in memory_uses(observation):
             if (lack := lacks.get(use.kind)) is None or _empty(use, observation):
@@ -81,7 +83,8 @@ class StateHosts(LoopExtension):
     def _moves(self, observation: Observation) -> Iterator[MoveTask]:
         tasks, hosts = observation.tasks, observation.hosts.ids
         ringed = [observation.operators.rows.get(name, -1) for name in observation.rings]
-        movable = ~np.isin(tasks.operator, ringed)
+        moving = [tasks.rows[str(task)] for task in observation.moving if str(task) in tasks.rows]
+        movable = ~np.isin(tasks.operator, ringed) & ~np.isin(np.arange(len(tasks)), moving)
         rows, moved = _rows(observation), set[int]()
         for now, use in zip(memory_uses(observation), memory_uses(observation, until_help(observation)), strict=True):
             room, nearly = use.room, use.up_to(NEARLY) - use.used
@@ -90,7 +93,9 @@ class StateHosts(LoopExtension):
                 # Nothing is measured on an executor before its first task.
                 if math.isnan(room[row]) and row not in holds:
                     room[row] = _room(use, observation.leases[hosts[row]].type, known, observation)
-            for row in rows if use.kind != DECLARED else ():
+            # What a container uses still counts the state that leaves it.
+            waits = use.kind == DECLARED or (use.kind != "heap" and observation.moving)
+            for row in rows if not waits else ():
                 if not nearly[row] < 0:
                     continue
                 own = np.flatnonzero((tasks.host == row) & movable).tolist()
@@ -118,6 +123,10 @@ class _Relief(NamedTuple):
     def may_follow(self, last: "_Relief") -> bool:
         """Return True if SETTLED_S have passed, and `last` moved nothing or its memory was freed."""
         return self.time - last.time >= SETTLED_S and (self.state >= last.state or self.used < last.used)
+
+
+def _lasts(kind: str) -> float:
+    return LOOK_S if kind == "heap" else SETTLED_S  # containers lag behind moves
 
 
 def _rows(observation: Observation) -> list[int]:

@@ -205,11 +205,11 @@ class StateMoves:
         self._observation = observation
         self._uses = memory_uses(observation, until_help(observation)) if measured else ()
         self._more = [np.zeros(len(use.used)) for use in self._uses]
-        # Tasks that move count at their new host already; what it uses was measured before their state comes.
+        # Tasks that move count at their new host already; its container was measured before their state comes.
         for task in observation.moving:
             row = observation.tasks.rows.get(str(task))
             if row is not None and (at := observation.tasks.host[row]) >= 0:
-                self._add(row, at, 1.0)
+                self._add(row, at, 1.0, "memory")
 
     def accept(self, task: TaskId, host: str) -> None:
         if (move := self._rows(task, host)) is not None:
@@ -232,9 +232,9 @@ class StateMoves:
                 return f"memory: {host} may take {room:.0f} MB of {use.kind} more, and {more:.0f} MB would move there"
         return ""
 
-    def _add(self, row: int, host: int, times: float) -> None:
+    def _add(self, row: int, host: int, times: float, kind: str | None = None) -> None:
         for use, more in zip(self._uses, self._more, strict=True):
-            more[host] += times * use.tasks[row]
+            more[host] += times * use.tasks[row] * (kind in (None, use.kind))
 
     def _rows(self, task: TaskId, host: str) -> tuple[int, int, int] | None:
         """Return the rows of the task, of `host` and of its present host (-1: none); None if unknown."""
@@ -267,9 +267,16 @@ def _state_by_task(observation: Observation, metric: Metric) -> Floats:
     for name in observation.context.partitions if states.any() else ():
         of = tasks.operator == observation.operators.rows.get(name, -1)
         if of.any():
-            weights = sizes[of] if sizes[of].sum() > 0 else np.ones(int(of.sum()))
-            state[of] = states[observation.operators.rows[name]] * weights / weights.sum()
+            state[of] = by_partition(float(states[observation.operators.rows[name]]), sizes[of])
     return state
+
+
+def by_partition(megabytes: float, sizes: Floats) -> Floats:
+    """Return the state of an operator by partition, in proportion to the sizes of files, equal if those are unknown."""
+    weights: Floats = np.nan_to_num(sizes)
+    if not weights.sum() > 0:
+        weights = np.ones(len(sizes))
+    return np.asarray(megabytes * weights / weights.sum(), dtype=np.float64)
 
 
 def _declared(observation: Observation) -> Floats:

@@ -156,7 +156,7 @@ class Metric(StrEnum):
     HEAP = (
         "heap",
         Quantity.MEGABYTES,
-        "Java heap in use on a host, the least of two minutes, so with little garbage.",
+        "Heap that a host needs: its state, other live data, and the third that some collectors keep for new objects.",
     )
     HEAP_LIMIT = ("heap_limit", Quantity.MEGABYTES, "Most heap that a host's executor may take.")
     OFF_HEAP = ("off_heap", Quantity.MEGABYTES, "Memory of a host's JVM outside its heap, without RocksDB.")

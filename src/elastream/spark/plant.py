@@ -41,7 +41,15 @@ from elastream.spark.queries.query import Query, QueryAccess
 from elastream.spark.queries.watched import SessionQueries
 from elastream.spark.reconciler import ObservedLoad, Reconciler
 from elastream.spark.standby import WarmStandby
-from elastream.spark.telemetry.frames import HostCpuUsage, busy_cores, cores_used, known_sizes, seconds_waiting, task_frame
+from elastream.spark.telemetry.frames import (
+    HostCpuUsage,
+    busy_cores,
+    cores_used,
+    known_sizes,
+    seconds_waiting,
+    state_in_heap,
+    task_frame,
+)
 from elastream.spark.telemetry.host_memory import HostMemory
 from elastream.spark.telemetry.links import LinkProbes
 from elastream.spark.telemetry.speeds import HostSpeed
@@ -337,7 +345,8 @@ class SparkPlant(Generic[Q]):
     def _build(
         self, now: float, wall: float, live: Sequence[Query], loads: Mapping[str, Any], batches: Sequence[MicroBatch]
     ) -> Observation:
-        context, placements = self.context, self.reconciler.placements()
+        context, locations, targets = self.context, self.reconciler.locations(), self.placing.targets()
+        placements = locations | dict(targets)
         leases = Leases(self.hosts.active, {name: self.hosts.foreign_share(name) for name in self.hosts.active})
         working = [name for name, lease in leases.items() if lease.state in (HostState.RUNNING, HostState.DRAINING)]
         traffic, host_of = self.instruments.traffic, self.hosts.host_of()
@@ -347,7 +356,8 @@ class SparkPlant(Generic[Q]):
         speeds: Mapping[str, HostSpeed] = {} if probes is None else probes.look(host_of, leases, now)
         measured = self._measured(leases)
         span = whole_batches([[batch.end for batch in query.batches] for query in live], wall)
-        memory = {Metric.COPIES_MEMORY: self.standby.memory(), **self._memory.columns(host_of, placements, wall)}
+        sizes = self._memory.columns(host_of, locations, wall, state_in_heap(loads), targets)
+        memory = {Metric.COPIES_MEMORY: self.standby.memory(), **sizes}
         hosts = self._watch.frame(leases, placements, links, self.hosts.use, measured, now, speeds, span, memory)
         used = cores_used(hosts, {name: leases[name] for name in working}, self.hosts.compiling)
         operators = self.queries.operators(wall, loads, leases.usable_cores[0], used)
@@ -373,7 +383,7 @@ class SparkPlant(Generic[Q]):
             batches=tuple(batches),
             alarms=self.alarms.active,
             rings=self.rings.active,
-            moving=frozenset(self.placing.targets()),
+            moving=frozenset(targets),
             standby=self.standby.observed(tasks.tasks, hosts.ids),
             latency_basis=self.queries.latency_basis(),
             stalled=self.queries.stalled(wall),

@@ -1,12 +1,15 @@
 import math
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from elastream.core.metrics import Metric
 from elastream.core.task_id import TaskId
-from elastream.spark.jvm.executor_memory import Heartbeat, container_size, heap_limit
+from elastream.spark.jvm.executor_memory import Heartbeat, container_size, heap_limit, is_divided
+from elastream.spark.telemetry.frames import state_in_heap
 from elastream.spark.telemetry.host_memory import HostMemory
+from elastream.spark.telemetry.stage_load import PartitionLoads, StoredState
 
 HOSTS = {"0": "h1"}
 FIRST, SECOND = {TaskId("count", 0): "h1"}, {TaskId("count", 0): "h1", TaskId("count", 1): "h1"}
@@ -15,13 +18,13 @@ FIRST, SECOND = {TaskId("count", 0): "h1"}, {TaskId("count", 0): "h1", TaskId("c
 class Beats:
     """Heartbeats of executor 0, given by hand."""
 
-    heap_limit, container = 700.0, None
+    heap_limit, container, divided = 700.0, None, None
 
     def __init__(self):
         self.newest = {}
 
-    def beat(self, at, heap, collecting=0.0):
-        self.newest = {"0": Heartbeat(at, heap, 90.0, collecting)}
+    def beat(self, at, heap, collecting=0.0, full=0, concurrent=0):
+        self.newest = {"0": Heartbeat(at, heap, 90.0, full, concurrent, collecting)}
 
     def look(self):
         return self.newest
@@ -35,28 +38,130 @@ def test_heap_limit_is_that_of_the_process_that_runs_tasks(master, most):
     assert heap_limit(context, jvm) == most * 2**20
 
 
-def heap_of(memory, at, placements=FIRST):
-    return memory.columns(HOSTS, placements, at)[Metric.HEAP]["h1"]
+class Heap:
+    """HEAP of executor 0 after each heartbeat."""
+
+    def __init__(self):
+        self.beats = Beats()
+        self.memory = HostMemory(self.beats, None)
+
+    def __call__(self, at, heap, *, state=100.0, full=0, concurrent=0, tasks=FIRST, coming=()):
+        self.beats.beat(at, heap, full=full, concurrent=concurrent)
+        sizes = {task: state / len(SECOND) if len(tasks) + len(coming) > 1 else state for task in SECOND}
+        targets = dict.fromkeys(coming, "h1")
+        return self.memory.columns(HOSTS, tasks, at, sizes, targets)[Metric.HEAP]["h1"]
 
 
-def test_heap_counts_its_least_heartbeat_of_two_minutes():
-    beats = Beats()
-    memory = HostMemory(beats, None)
-    for at, heap in ((0, 300), (10, 200), (20, 500)):
-        beats.beat(at, heap)
-        least = heap_of(memory, at)
-    assert least == 200
-    beats.beat(140, 450)
-    assert heap_of(memory, 140) == 450
+def test_heap_counts_the_least_use_beside_state():
+    heap = Heap()
+    assert [heap(0, 300), heap(10, 200), heap(20, 500), heap(30, 400, state=150.0)] == [300, 200, 200, 250]
 
 
-def test_heap_forgets_what_was_live_before_a_task_came():
-    beats = Beats()
-    memory = HostMemory(beats, None)
-    beats.beat(0, 200)
-    heap_of(memory, 0)
-    beats.beat(10, 500)
-    assert heap_of(memory, 10, SECOND) == 500
+def test_garbage_counts_until_the_second_collection_after_it():
+    heap = Heap()
+    for at, use in ((0, 150), (10, 200)):
+        heap(at, use)
+    assert heap(300, 300) == 200, "no collection: all may be garbage"
+    assert heap(600, 400, concurrent=1) == 200
+    assert heap(900, 450, concurrent=2) == 400
+    assert heap(4600, 500, concurrent=2) == 500, "an hour"
+
+
+def test_two_minutes_count_however_often_old_memory_is_collected():
+    heap = Heap()
+    for at, use in ((0, 150), (10, 300), (20, 310), (30, 320)):
+        heap(at, use, concurrent=at)
+    assert heap(40, 330, concurrent=40) == 300
+    assert heap(160, 340, concurrent=160) == 330
+
+
+def test_collector_that_keeps_a_third_for_new_objects_leaves_the_rest():
+    heap = Heap()
+    for at in (0, 10):
+        heap(at, 150, full=1)
+    assert heap(20, 150, full=1) == pytest.approx(150 + Beats.heap_limit / 3)
+    assert heap(30, 150, full=1, concurrent=1) == 150, "full collections are its last resort"
+    heap.beats.divided = False
+    assert heap(40, 150, full=1) == 150, "the settings name it"
+    heap.beats.divided = True
+    assert heap(50, 150, full=1, concurrent=1) == pytest.approx(150 + Beats.heap_limit / 3)
+
+
+def test_state_counts_from_the_request_of_its_move_until_it_has_left():
+    heap = Heap()
+    for at in (0, 10):
+        heap(at, 200)
+    assert heap(20, 210, state=300.0, coming=SECOND.keys() - FIRST.keys()) == 360, "150 MB are there and 60 beside"
+    assert heap(30, 290, state=300.0, tasks=SECOND) == 360, "below its state: it loads"
+    assert heap(40, 310, state=300.0, tasks=SECOND) == 310
+    assert heap(50, 310) == 110
+
+
+class Executors:
+    """HEAP of two hosts with a task each."""
+
+    def __init__(self):
+        self.beats, self.hosts = Beats(), {"0": "h1", "1": "h2"}
+        self.memory = HostMemory(self.beats, None)
+
+    def __call__(self, at, *heaps, full=0, second=1):
+        beats = zip("01", heaps, strict=False)
+        self.beats.newest = {each: Heartbeat(at, heap, 90.0, 0, full, 0.0) for each, heap in beats}
+        tasks = {TaskId("count", 0): "h1", TaskId("count", second): "h2"}
+        return self.memory.columns(self.hosts, tasks, at, dict.fromkeys(tasks, 100.0))[Metric.HEAP]
+
+
+def test_executor_whose_tasks_changed_needs_beside_state_what_settled_ones_do():
+    heaps = Executors()
+    for at, full in ((0, 0), (10, 0), (20, 1), (130, 2)):
+        heaps(at, 150.0, 400.0, full=full)
+    assert heaps(140, 150.0, 400.0, full=2) == {"h1": 150.0, "h2": 400.0}, "collected twice, and still in use"
+    assert heaps(150, 150.0, 400.0, full=2, second=2)["h2"] == 150.0, "50 MB beside, as h1"
+    assert heaps(3800, 150.0, 400.0, full=2, second=2)["h2"] == 400.0, "after an hour its own use counts"
+
+
+def test_executor_without_a_heartbeat_needs_what_others_do():
+    heaps = Executors()
+    heaps(0, 150.0)
+    assert heaps(10, 150.0) == {"h1": 150.0, "h2": 150.0}
+
+
+def test_heap_of_an_executor_without_a_second_heartbeat_is_its_use():
+    heap = Heap()
+    assert heap(0, 300) == 300
+    assert heap(10, 80, tasks=SECOND, state=200.0) == 200
+    assert heap(20, 300, tasks=SECOND, state=200.0) == 300
+
+
+@pytest.mark.parametrize(
+    ("master", "options", "cores", "divided"),
+    [
+        ("spark://x", "-XX:+UseSerialGC -Xss4m", "4", True),
+        ("yarn", "-XX:+UseParallelGC", "4", True),
+        ("yarn", "-XX:+UseG1GC", "1", False),
+        ("k8s://x", "", "1", None),
+        ("k8s://x", "", "4", False),
+        ("local[1]", "", "1", False),
+    ],
+)
+def test_settings_tell_the_collector(master, options, cores, divided):
+    settings = {"spark.executor.extraJavaOptions": options, "spark.executor.cores": cores}
+    conf = SimpleNamespace(get=lambda name, default: settings.get(name, default))
+    assert is_divided(SimpleNamespace(master=lambda: master, conf=lambda: conf)) is divided
+
+
+def test_state_in_heaps_is_divided_by_the_sizes_of_files():
+    zeros = [np.zeros(2)] * 5
+    heap = PartitionLoads(*zeros, 0.0, np.array([1.0, 3.0]), stored=StoredState(10.0, 80.0, 0.0))
+    unknown = PartitionLoads(*zeros, 0.0, np.full(2, np.nan), stored=StoredState(10.0, 40.0, 0.0))
+    disk = PartitionLoads(*zeros, 0.0, np.array([1.0, 3.0]), stored=StoredState(10.0, 0.0, 80.0))
+    found = state_in_heap({"count": heap, "new": unknown, "disk": disk})
+    assert found == {
+        TaskId("count", 0): 20.0,
+        TaskId("count", 1): 60.0,
+        TaskId("new", 0): 20.0,
+        TaskId("new", 1): 20.0,
+    }
 
 
 def test_collections_are_a_share_of_the_time_between_heartbeats():

@@ -2,7 +2,8 @@
 // executor_memory.py in Janino's Java. A heartbeat carries figures only if a stage ran since the one before.
 
 private static final String[] FIGURES =
-    {"JVMHeapMemory", "JVMOffHeapMemory", "DirectPoolMemory", "MappedPoolMemory", "TotalGCTime"};
+    {"JVMHeapMemory", "JVMOffHeapMemory", "DirectPoolMemory", "MappedPoolMemory", "MajorGCCount", "ConcurrentGCCount",
+     "TotalGCTime"};
 
 private org.apache.spark.SparkContext context;
 private final java.util.concurrent.ConcurrentHashMap newest = new java.util.concurrent.ConcurrentHashMap();
@@ -32,7 +33,7 @@ public void onExecutorRemoved(org.apache.spark.scheduler.SparkListenerExecutorRe
     newest.remove(event.executorId());
 }
 
-/** The newest figures of each executor: lines "id epochMilliseconds heap offHeap direct mapped gcMilliseconds", by tabs. */
+/** The newest figures of each executor: lines "id epochMilliseconds" and FIGURES, by tabs. */
 public String memory() {
     StringBuilder out = new StringBuilder();
     java.util.Iterator lines = newest.values().iterator();

@@ -1,6 +1,7 @@
 """Memory of executors (`ExecutorMemory.java`), from the heartbeats that they send anyway."""
 
 import contextlib
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -18,6 +19,8 @@ class Heartbeat(NamedTuple):
     at: float  # epoch seconds
     heap: float  # MB in use, garbage included
     off_heap: float  # MB of classes, compiled code and buffers
+    full: int  # full collections so far
+    concurrent: int  # concurrent collections of old memory so far; 0 before Java 20
     collecting: float  # seconds of garbage collection so far
 
 
@@ -26,6 +29,7 @@ class ExecutorMemory(DriverSide):
 
     Attributes:
         heap_limit: Most heap of an executor (MB).
+        divided: True if the collector keeps a part of the heap for new objects; None if the settings do not say.
         container: Size of an executor's container (MB); None unless YARN or Kubernetes enforces it.
     """
 
@@ -35,6 +39,7 @@ class ExecutorMemory(DriverSide):
             self._object.begin(self.context)
             self.heap_limit = heap_limit(java_context(spark), jvm_of(spark)) / MB
             self.container = container_size(java_context(spark))
+            self.divided = is_divided(java_context(spark))
         except (Py4JError, TypeError) as error:
             raise EnvironmentProblem(f"this Spark does not tell the memory of executors: {first_line(error)}") from error
 
@@ -43,8 +48,10 @@ class ExecutorMemory(DriverSide):
 
     def look(self) -> Mapping[str, Heartbeat]:
         return {
-            executor: Heartbeat(int(at) / 1e3, int(heap) / MB, sum(map(int, others)) / MB, int(collected) / 1e3)
-            for executor, at, heap, *others, collected in self.ask("memory")
+            executor: Heartbeat(
+                int(at) / 1e3, int(heap) / MB, sum(map(int, others)) / MB, int(full), int(concurrent), int(collecting) / 1e3
+            )
+            for executor, at, heap, *others, full, concurrent, collecting in self.ask("memory")
         }
 
     def close(self) -> None:
@@ -58,6 +65,16 @@ def heap_limit(context: Java, jvm: Java) -> int:
     if str(context.master()).startswith("local[") or str(context.master()) == "local":
         return int(jvm.java.lang.Runtime.getRuntime().maxMemory())
     return int(context.executorMemory()) * MIB
+
+
+def is_divided(context: Java) -> bool | None:
+    """Return True if an executor's collector keeps a part of the heap for new objects; None if the settings do not say."""
+    local, settings = str(context.master()).startswith("local"), context.conf()
+    options = str(settings.get(f"spark.{'driver' if local else 'executor'}.extraJavaOptions", ""))
+    if named := re.search(r"-XX:\+Use(\w+)GC\b", options):
+        return named[1] in ("Serial", "Parallel")
+    # On one core, Java takes the serial collector, unless a pod sees all cores of its node.
+    return None if not local and int(settings.get("spark.executor.cores", "1")) == 1 else False
 
 
 def container_size(context: Java) -> float | None:

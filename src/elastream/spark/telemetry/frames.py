@@ -10,6 +10,7 @@ import numpy as np
 from elastream.clouds.provider import HostUsage
 from elastream.core.frames import CPU_WINDOW, LONGEST, Floats, Frame, TaskFrame
 from elastream.core.hosts import HostState, Lease
+from elastream.core.memory import by_partition
 from elastream.core.metrics import Metric
 from elastream.core.task_id import TaskId
 from elastream.dataflow.graph import Graph
@@ -197,6 +198,16 @@ def busy_cores(frame: TaskFrame) -> Mapping[TaskId, float]:
 def known_sizes(frame: TaskFrame) -> Mapping[TaskId, float]:
     sizes = frame.column(Metric.STATE_SIZE).tolist()
     return {task: size for task, size in zip(frame.tasks, sizes, strict=True) if size == size}
+
+
+def state_in_heap(loads: Mapping[str, PartitionLoads]) -> Mapping[TaskId, float]:
+    """Return the state of each task in the heap (MB)."""
+    stored = {name: (each.stored.heap, each.state) for name, each in loads.items() if each.stored and each.stored.heap > 0}
+    return {
+        TaskId(name, index): megabytes
+        for name, (heap, sizes) in stored.items()
+        for index, megabytes in enumerate(by_partition(heap, sizes).tolist())
+    }
 
 
 def state_columns(loads: Mapping[str, PartitionLoads]) -> dict[Metric, dict[str, float]]:
