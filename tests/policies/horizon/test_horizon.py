@@ -81,6 +81,13 @@ def test_a_step_is_answered_in_the_round_in_which_it_is_seen():
     assert len(times) <= 3
 
 
+def test_hosts_that_come_too_late_for_a_jump_are_no_more_because_it_was_seen_at_once():
+    done = run([100.0] * 2 + [1200.0] * 6, every=20.0, target=8.0, period=2.0, types=(replace(SMALL, start=45.0),))
+    first, *_ = actions(done, LeaseHost, since=40.0)
+    at_once = [action for time, action in actions(done, LeaseHost, since=40.0) if time == first[0]]
+    assert len(at_once) <= 10, "3 serve the load, and all that came in 37 s is late anyway"
+
+
 def test_the_first_host_that_came_late_lengthens_the_plan():
     late = replace(host("h2"), since=900.0, history=((900.0, HostState.STARTING), (970.0, HostState.RUNNING)))
     seen = observe([host("h1"), late], 20.0)

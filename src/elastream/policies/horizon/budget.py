@@ -63,6 +63,11 @@ class Grid:
         return self.budget / self.seconds
 
     @property
+    def lost(self) -> int:
+        """Bins whose records a host requested now cannot serve in time."""
+        return max(0, self.start - int(self.waits))
+
+    @property
     def recovery(self) -> float:
         """Return for how long arriving records may still be late, once some are (seconds).
 

@@ -334,7 +334,9 @@ class _Foreseeing(SizingRound):
         then = waiting_at_start(total[: grid.start + 1], waiting, served)
         capacity = self._usable / self._cores_of_record
         late = time_late(waiting, capacity, grid.budget, grid.recovery)
-        later = time_late(then, capacity, grid.budget, grid.recovery) if setting.fixed else late
+        edges = (grid.start if setting.fixed else grid.lost) + 1
+        inherited = waiting_at_start(total[:edges], waiting, served[:edges])
+        later = time_late(inherited, capacity, grid.budget, grid.recovery)
         times = (grid.budget, grid.seconds)
         lease = with_backlog(setting.reserve * float(outlook.lease[row]), total[grid.start :], then, later, *times)
         lacking = lease * grid.seconds > cores[-1]

@@ -167,7 +167,7 @@ def _runs(outlooks: Sequence[Outlook], rates: Floats, settings: Sequence[Setting
             rates,
             (float(each.least), hold, each.fixed, since),
             hosts,
-            (grid.seconds, grid.budget, grid.recovery),
+            (grid.seconds, grid.budget, grid.recovery, grid.lost),
             late[:, column],
         )
     return _Runs(late, figures[:2], figures[2], figures[3])
@@ -202,7 +202,7 @@ def _run(
     rates: Floats,
     setting: tuple[float, int, bool, int],
     fleet: tuple[float, float, int, int, int, float],
-    times: tuple[float, float, float],
+    times: tuple[float, float, float, int],
     late: Floats,
 ) -> tuple[float, float, float, float]:
     """Run one setting, and fill `late` with the late records of each bin.
@@ -212,14 +212,14 @@ def _run(
         keep: Needs of each bin with reserve, as in `Outlook`; likewise `lease`.
         setting: As unpacked below; `since` is the first bin after the last replay.
         fleet: As unpacked below, times in bins.
-        times: As unpacked below (seconds).
+        times: As unpacked below (seconds; `lost` in bins, as in `Grid`).
 
     Returns:
         Cost in bins of a host, its part before `since`, the leases, and the largest backlog foreseen in vain (records).
     """
     least, hold, fixed, since = setting
     each, most, start, first, renewed, stops = fleet
-    seconds, budget, recovery = times
+    seconds, budget, recovery, lost = times
     # Hosts by the bin in which they work, and in which their paid time ends, cyclically.
     coming, due = np.zeros(start), np.zeros(first)
     needed, foreseen, served = np.zeros(rates.size), np.zeros(rates.size), np.zeros(start + 1)
@@ -243,7 +243,9 @@ def _run(
         then = waiting_at_start(totals[now, : start + 1], waiting, served)
         foreseen[now] = then
         behind = time_late(waiting, ready * each, budget, recovery)
-        up = 0.0 if fixed else hosts_for(with_backlog(lease[now], totals[now, start:], then, behind, budget, seconds), each)
+        inherited = waiting_at_start(totals[now, : lost + 1], waiting, served[: lost + 1])
+        later = time_late(inherited, ready * each, budget, recovery)
+        up = 0.0 if fixed else hosts_for(with_backlog(lease[now], totals[now, start:], then, later, budget, seconds), each)
         down = 0.0 if fixed else hosts_for(with_backlog(keep[now], totals[now], waiting, behind, budget, seconds), each)
         needed[now] = 0.0 if fixed else hosts_for(max(keep[now], lease[now]), each)
         target = min(max(up, least), most)
