@@ -171,7 +171,7 @@ _OWN = "meter in the Python stage, of its function alone, in the last batches in
 _METER_AND_REST = "meter, and an equal part of what hosts use and no meter saw"
 _TAKEN = "records taken by batches"
 _LATELY = "records of the batches of the last 10 s, at least two, over the time between them"
-_DUE = "commit of the batch that brings a record to a sink, less the moment at which the load made it due"
+_DUE = "commit at a sink less the moment at which the load made the record due"
 _FROM = (
     "commit of the batch less the moment from which the record counts: due time of a declared load, timestamp (Kafka), "
     "modification time of its file, else the last poll that did not take it (an upper bound)"
