@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastream.core.action import DrainHost, LeaseHost
+from elastream.core.frames import Frame
 from elastream.core.hosts import HostState, Lease
+from elastream.core.metrics import Metric
 from elastream.policies.common.chained import SharedHosts
 from elastream.policies.common.measures import cheapest_type
 from policies.test_threshold import observe
@@ -77,6 +79,17 @@ def test_one_slow_host_is_no_reason_to_lease_many():
     (drain,) = hosts(SLOW, FAST, FAST, types=types, equal=True).lease_missing(7.0, lambda: "")
     assert drain == DrainHost("h1", why=drain.why)
     assert leased(hosts(SLOW, FAST, FAST, types=types, equal=True), 1.0) == [], "it is in time with it"
+
+
+def test_hosts_that_are_all_slower_than_declared_are_not_replaced_by_more_of_them():
+    shared = hosts(FAST, FAST, FAST, types={"big": FAST}, equal=True)
+    speeds = {"h1": 0.3, "h2": 0.3, "h3": 0.9}
+    frame = Frame(tuple(speeds), {Metric.SPEED: list(speeds.values())})
+    slow = replace(shared, observation=replace(shared.observation, hosts=frame))
+    assert {type(each) for each in slow.lease_missing(4.0, lambda: "")} == {LeaseHost}
+    frame = Frame(tuple(speeds), {Metric.SPEED: [0.3, 0.9, 0.9]})
+    (drain,) = replace(shared, observation=replace(shared.observation, hosts=frame)).lease_missing(4.0, lambda: "")
+    assert drain.host == "h1", "one of three is slow"
 
 
 def test_slow_host_stays_while_the_others_would_serve_less():

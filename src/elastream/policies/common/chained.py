@@ -1,6 +1,7 @@
 """Sizing of queries whose tasks share the cores of their hosts. Any host takes any task, so hosts count by cores."""
 
 import math
+import statistics
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
@@ -100,23 +101,30 @@ class SharedHosts:
 
     def _least_slot(self, hosts: Sequence[str]) -> float:
         """Return the cores of speed 1 that a slot beside `hosts` must have: less would make all tasks wait."""
-        return min(self.kind.slot, self.observation.cores.slots(hosts)[1]) * (1 - ROUNDING) if self.equal else 0.0
+        return min(self._new_slot, self.observation.cores.slots(hosts)[1]) * (1 - ROUNDING) if self.equal else 0.0
+
+    @property
+    def _new_slot(self) -> float:
+        """Cores of speed 1 of a slot of a new host: the median of those of its type."""
+        observation = self.observation
+        there = [host for host in observation.usable if observation.leases[host].type.name == self.kind.name]
+        return statistics.median(observation.cores.slots((host,))[1] for host in there) if there else self.kind.slot
 
     def _missing(self, need: float, there: Sequence[str]) -> tuple[float, frozenset[str]]:
         """Return the hosts of `kind` that are missing, with fractions, and the slow hosts without which these suffice."""
-        kind, cores, none = self.kind, self.observation.cores, frozenset[str]()
+        kind, cores, none, new = self.kind, self.observation.cores, frozenset[str](), self._new_slot
         if not self.equal:
             return (need - self.capacity(there)) / (kind.cores * kind.speed), none
 
         def missing(hosts: Sequence[str]) -> float:
             slots, least = cores.slots(hosts)
-            return (need / min(least, kind.slot) - slots) / kind.width
+            return (need / min(least, new) - slots) / kind.width
 
         best, slow = missing(there), none
         if best <= ROUNDING:
             return best, slow
         speeds = {host: cores.slots((host,))[1] for host in there if host not in self.observation.pinned}
-        for speed in sorted({each for each in speeds.values() if each < kind.slot}):
+        for speed in sorted({each for each in speeds.values() if each < new}):
             slower = frozenset(host for host, each in speeds.items() if each <= speed)
             less = missing([host for host in there if host not in slower])
             stay = len(there) - len(slower) + max(0, math.ceil(less - ROUNDING))
@@ -130,7 +138,7 @@ class SharedHosts:
         rest = [host for host in usable if host not in slow]
         if len(rest) == len(usable) or not self.capacity(rest) >= self.capacity(usable):
             return []
-        why = "all tasks wait for its slow cores, and the others serve more without it"
+        why = "all tasks wait for its slow cores, and the others serve as much without it"
         return [DrainHost(host, why=why) for host in usable if host in slow]
 
     def _with_cheapest_rest(self, kinds: Sequence[HostType], short: float, slot: float) -> Sequence[HostType]:
