@@ -272,7 +272,7 @@ def _state_by_task(observation: Observation, metric: Metric) -> Floats:
 
 
 def by_partition(megabytes: float, sizes: Floats) -> Floats:
-    """Return the state of an operator by partition, in proportion to the sizes of files, equal if those are unknown."""
+    """Divide the state of an operator among its partitions by the sizes of their files; equally if none is known."""
     weights: Floats = np.nan_to_num(sizes)
     if not weights.sum() > 0:
         weights = np.ones(len(sizes))
