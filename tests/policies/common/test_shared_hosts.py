@@ -126,6 +126,11 @@ def test_a_mix_suffices_and_costs_at_most_one_host_more_than_cores_must(need, pr
     assert math.fsum(each.price for each in chosen) <= least + shared.kind.price + 1e-6
 
 
+def test_the_dearest_hosts_that_can_go_do():
+    assert [each.host for each in hosts(SMALL, SMALL, BIG).drain_surplus(1.0, part=1.0)] == ["h3", "h1"]
+    assert [each.host for each in hosts(SMALL, BIG, BIG).drain_surplus(4.5, part=1.0)] == ["h2"]
+
+
 def test_a_small_host_goes_where_a_big_one_must_stay():
     shared = hosts(BIG, SMALL, SMALL, SMALL)
     assert [each.host for each in shared.drain_surplus(4.5)] == ["h2", "h3"]

@@ -177,7 +177,7 @@ class SharedHosts:
         """Return drains of hosts that `highest` busy cores, the most in `settle` seconds, do not need.
 
         They are at most `part` of the hosts, not the last one, due back (`measures.due_back`) and not pinned. Hosts without
-        work of others go first.
+        work of others go first, then the dearest.
         """
         observation, usable = self.observation, self.observation.usable
         if not highest <= self.most * (capacity(observation, usable) - observation.cores.least(usable)):
@@ -190,6 +190,7 @@ class SharedHosts:
             ),
             key=lambda h: (
                 h in observation.occupied,
+                -observation.leases[h].type.price / observation.leases[h].type.billing.unit,
                 tasks_on(observation, h),
                 observation.leases[h].remaining(observation.time),
                 usable.index(h),
