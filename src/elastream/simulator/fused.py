@@ -317,10 +317,10 @@ class FusedNetwork:
             tables[name], parts = segment.advance(self.flows[name], pool, turn)
             self.flows[name] = []
             self._count(segment, tables[name].sum(axis=0) - opened, parts)
-            told = segment.log[logged:].copy()
+            report = segment.log[logged:].copy()
             if not segment.demand.results > 0:  # what only passes a durable edge has reached nobody yet
-                told[:, 3:] = math.nan
-            self.reports.append((name, told))
+                report[:, 3:] = math.nan
+            self.reports.append((name, report))
             recent = int((segment.log[:, 0] + segment.log[:, 1]).searchsorted(ends[0] - KEPT))
             segment.log = segment.log[max(0, min(recent, segment.log.shape[0] - RECENT)) :]
         pool.worked[: len(pool)] = worked[-1]

@@ -99,8 +99,8 @@ def figures_of(
 ) -> tuple[tuple[str, str, float], ...]:
     since = min((batch.start for batch in run.batches), default=origin) if begins is None else begins
     working = [batch for batch in run.batches if batch.records > 0]
-    told = [(each.records, each.oldest, each.newest) for each in run.batches if each.oldest == each.oldest]
-    records, oldest, newest = np.array(told).reshape(-1, 3).T
+    rows = [(each.records, each.oldest, each.newest) for each in run.batches if each.oldest == each.oldest]
+    records, oldest, newest = np.array(rows).reshape(-1, 3).T
     middle, late = spread_quantiles(records, oldest, newest, (0.5, 0.99))
     return (
         ("latency p50", "s", middle),

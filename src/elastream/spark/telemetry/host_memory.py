@@ -124,13 +124,13 @@ class HostMemory:
         for task, host in targets.items():
             there.setdefault(host, set()).add(task)
         if memory is not None and live:
-            held = {host: math.fsum(state.get(task, 0.0) for task in there.get(host, ())) for host in hosts.values()}
-            columns[Metric.HEAP] = _needed(live, memory, held)
+            states = {host: math.fsum(state.get(task, 0.0) for task in there.get(host, ())) for host in hosts.values()}
+            columns[Metric.HEAP] = _needed(live, memory, states)
         return columns
 
 
-def _needed(live: Mapping[str, _Heap], memory: ExecutorMemory, held: Mapping[str, float]) -> dict[str, float]:
-    """Return the heap that each host needs (MB). `held`: state of its tasks and of those on their way (MB)."""
+def _needed(live: Mapping[str, _Heap], memory: ExecutorMemory, states: Mapping[str, float]) -> dict[str, float]:
+    """Return the heap that each host needs (MB). `states`: of its tasks and of those on their way (MB)."""
     divided = memory.divided
     if divided is None:  # other collectors collect everything only where nothing else helps
         divided = any(each.beats[-1].full and not each.beats[-1].concurrent for each in live.values())
@@ -139,7 +139,7 @@ def _needed(live: Mapping[str, _Heap], memory: ExecutorMemory, held: Mapping[str
     settled = [each.least for each in live.values() if each.settled and each.beside]
     usual = statistics.median(settled) if settled else min(each.least for each in live.values())
     needed = {}
-    for host, megabytes in held.items():
+    for host, megabytes in states.items():
         heap = live.get(host)
         beside = usual if heap is None else heap.least if heap.settled else min(usual, heap.least)
         if beside < math.inf:
