@@ -7,7 +7,8 @@ its alternates; a lease predicts the declared speed of its type. The usual error
 rounds. Unknown figures are never worse.
 
 A refusal lasts `FIRST_REFUSAL_S`, and twice as long if the action is undone again soon after. A refusal to remove hosts
-ends early if the load changes or a host is lost. Refusals survive a resumed run; trials do not.
+ends early if the load changes or a host is lost. Another type is leased in place of a refused lease. Refusals survive a
+resumed run; trials do not.
 """
 
 import math
@@ -206,7 +207,7 @@ class Trial:
         begun: Time of its first effect, or of its last lease; inf before.
         since: Time from which all actions are in force; inf before.
         rates: Number and sum of the rates from `begun` on.
-        fresh: True if a micro-batch that began under it was committed since the last evidence.
+        fresh: True if a micro-batch that began under it was committed since the last evidence, or there are none.
         changed: True if something else changed.
         tries: Rounds in which an undo was tried.
     """

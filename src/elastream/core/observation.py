@@ -193,10 +193,10 @@ class Exchange:
         return self.rate.size
 
     def over_links(self, place: Integers, places: int) -> Floats:
-        """Return the traffic of each location with others, both directions (bytes/s); NaN if unknown.
+        """Return the traffic between each location and all others, in both directions (bytes/s); NaN if unknown.
 
         Args:
-            place: As in `split`. Traffic with unplaced tasks counts at the other end.
+            place: As in `split`. Traffic with a task without a location counts at the other end.
         """
         if not self.known:
             return np.full(places, np.nan)

@@ -222,8 +222,9 @@ def test_a_fixed_fleet_suffices_for_a_backlog_within_the_margin_of_plans(target,
 @pytest.mark.parametrize(
     ("setting", "peak", "cores"),
     [
-        (Setting(), 900.0, 0.0),
-        (Setting(fixed=True), 100.0, 0.2),  # any host serves it
+        (Setting(), 900.0, 1.0),
+        (Setting(fixed=True), 100.0, 1.0),  # any host serves it
+        (Setting(fixed=True), 900.0, 1.8),
         (Setting(fixed=True), 9000.0, 8.0),
         (Setting(least=3), 100.0, 24.0),
     ],
@@ -231,7 +232,9 @@ def test_a_fixed_fleet_suffices_for_a_backlog_within_the_margin_of_plans(target,
 def test_least_fleet_of_one_host_is_one_of_any_type_that_serves_the_load(setting, peak, cores):
     large = replace(SMALL, cores=8.0)
     memory = SimpleNamespace(choice=Choice(setting), past=SimpleNamespace(rates=np.array([1.0, peak])))
-    assert _Foreseeing._least.fget(SimpleNamespace(memory=memory, host_type=large, _cores_of_record=0.002)) == cores
+    seen = SimpleNamespace(context=SimpleNamespace(host_types={"small": SMALL, "large": large}))
+    round_ = SimpleNamespace(memory=memory, host_type=large, observation=seen, _cores_of_record=0.002)
+    assert _Foreseeing._least.fget(round_) == cores
 
 
 def test_an_unknown_load_leases_nothing_and_is_named():

@@ -105,7 +105,7 @@ class SharedHosts:
 
     @property
     def _new_slot(self) -> float:
-        """Cores of speed 1 of a slot of a new host: the median of those of its type."""
+        """Cores of speed 1 of a new host's slot: the median of present hosts of its type, else as declared."""
         observation = self.observation
         there = [host for host in observation.usable if observation.leases[host].type.name == self.kind.name]
         return statistics.median(observation.cores.slots((host,))[1] for host in there) if there else self.kind.slot

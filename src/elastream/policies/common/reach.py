@@ -93,7 +93,7 @@ def width_binds(observation: Observation) -> str:
 
 
 def _work(observation: Observation) -> Mapping[str, float]:
-    """Return the cores of each working operator, in proportion; empty if unknown."""
+    """Return the cores that each operator needs, relative to the others; empty if unknown."""
     graph, frame = observation.context.graph, observation.operators
     busy = {o.name: frame.value(o.name, Metric.BUSY_CORES) for o in graph.operators if not o.waits}
     if working := {name: cores for name, cores in busy.items() if cores > 0}:

@@ -224,7 +224,7 @@ class _Foreseeing(SizingRound):
 
     @property
     def _each(self) -> float:
-        """Records/s that a host to lease serves; 0 while unknown."""
+        """Records/s that a leased host would serve; 0 while unknown."""
         cores = self._cores_of_record
         return self.host_type.cores * self.host_type.speed / cores if cores > 0 else 0.0
 
@@ -400,9 +400,10 @@ class _Foreseeing(SizingRound):
         least = setting.least * self.host_type.cores * self.host_type.speed
         if setting.least > 1:
             return least
-        # There is always one host. It may be of a smaller type, if that serves all that came.
-        peak = float(self.memory.past.rates.max(initial=0.0)) * self._cores_of_record
-        return min(peak, least) if setting.fixed else 0.0
+        # One host may be of a smaller type, if that serves all that came.
+        smallest = min(kind.cores * kind.speed for kind in self.observation.context.host_types.values())
+        peak = float(self.memory.past.rates.max(initial=0.0)) * self._cores_of_record if setting.fixed else 0.0
+        return min(max(peak, smallest), least)
 
 
 class _Chained(_Foreseeing, ChainedRound):

@@ -61,7 +61,7 @@ class ExecutorMemory(DriverSide):
 
 
 def heap_limit(context: Java, jvm: Java) -> int:
-    """Return the most heap of an executor (bytes); in local mode that is the driver's."""
+    """Return the maximum heap of an executor (bytes), in local mode of the driver."""
     if str(context.master()).startswith("local[") or str(context.master()) == "local":
         return int(jvm.java.lang.Runtime.getRuntime().maxMemory())
     return int(context.executorMemory()) * MIB

@@ -56,11 +56,12 @@ class HostCpuUsage:
         span: tuple[float, float] = (CPU_WINDOW, 0.0),
         more: Mapping[Metric, Mapping[str, float]] = MappingProxyType({}),
     ) -> Frame:
-        """Return a row per lease. CPU use is unknown until a host is up.
+        """Return a row per lease. CPU use is unknown until a host is up, and relative to the cores that it gets.
 
-        `use` returns the occupied fraction of a host's slots, for one without `measured` CPU time. CPU use is relative to
-        the share of its cores that a host gets (`speeds`), and covers span[0] to span[1] seconds ago if known for so long,
-        else the last CPU_WINDOW. `more`: further columns by host.
+        Args:
+            use: Returns the occupied fraction of a host's slots. It counts where no CPU time is `measured`.
+            span: Seconds ago between which CPU use is taken; the last CPU_WINDOW if it is not known for so long.
+            more: Further columns by host.
         """
         count = Counter(placement.values())
         measurements = {name: measured.get(name, UNMEASURED) for name in leases}
