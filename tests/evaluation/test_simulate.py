@@ -1,5 +1,7 @@
 """`simulate(...)` from a program or a notebook: policies side by side, as a table, as frames and as HTML."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ from elastream import Alternate, Dataflow, HostType, Local, simulate
 from elastream.dataflow.builder import Dataflow as Flow
 from elastream.dataflow.endpoints import collect, records
 from elastream.errors import CloudError, InputError
+from elastream.evaluation.prices import read_prices
 from elastream.loads import Ec2Links, SpeedTrace, SpeedWalk, constant
 from elastream.policies import Static, Threshold
 
@@ -63,6 +66,18 @@ def test_state_partitions_of_no_whole_number_are_refused_alone(partitions, caplo
     with pytest.raises(InputError, match=r"state_partitions is .*; it must be a whole number, 1 or more"):
         simulate(counted, Threshold(), cloud=Local(SMALL, max_hosts=4), state_partitions=partitions)
     assert not caplog.records
+
+
+def test_a_host_of_a_price_list_has_a_task_slot_a_core_where_stages_are_chained():
+    counted = Dataflow("counts")
+    lines = counted.source(records([{"value": "a"}], "value string"), load=constant("900/s", lasts="1min"))
+    lines.key_by("value").count(cost=1e-3).sink(collect("seen"))
+    listed = read_prices("ec2", only=["m5.large"])
+    found = [
+        simulate(counted, Static(hosts=2), host_types=types, fused=True, max_hosts=2).trials[0]
+        for types in (listed, [replace(listed[0], slots=2)])
+    ]
+    assert found[0].frame.equals(found[1].frame)
 
 
 def test_a_cloud_is_simulated_as_spark_runs_it_with_its_own_bounds():

@@ -14,6 +14,8 @@ from elastream.units import ROUNDING, bytes_per_second, cores, duration, memory
 
 # More is a typing mistake that would otherwise show only on a cluster (memory in MB).
 MAX_CORES, MAX_MEMORY_MB = 100_000, 1_000_000_000
+# Slots of a host without a limit on instances, as in a price list.
+UNLIMITED_SLOTS = 10_000
 
 
 _READ = {"cores": cores, "start": duration, "stop": duration, "memory": memory, "bandwidth": bytes_per_second}
@@ -111,6 +113,11 @@ class HostType:
     def slot(self) -> float:
         """Return the cores of speed 1 for each of `width` tasks."""
         return self.cores * self.speed / self.width
+
+    @property
+    def executor(self) -> "HostType":
+        """Return this type as an executor on Spark: without a limit on instances it has a task slot a core."""
+        return replace(self, slots=0) if self.slots >= UNLIMITED_SLOTS else self
 
     @property
     def width(self) -> int:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from elastream.core.hosts import Billing, HostType
+from elastream.core.hosts import UNLIMITED_SLOTS, Billing, HostType
 from elastream.documents.user_code import near
 from elastream.errors import CloudError, InputError
 from elastream.loads.tables import read_lines
@@ -120,7 +120,8 @@ def _host_type(name: str, row: Mapping[str, str], billing: Billing, place: str) 
     speed = number("speed") if row.get("speed") else by_ecu
     try:
         return HostType(
-            name, cores=cores, memory=memory, speed=speed, price=price * billing.unit / 3600, billing=billing, slots=10_000
-        )
+            name, cores=cores, memory=memory, speed=speed, price=price * billing.unit / 3600, billing=billing,
+            slots=UNLIMITED_SLOTS,
+        )  # fmt: skip
     except CloudError as error:
         raise CloudError(f"{place}: {error}") from None

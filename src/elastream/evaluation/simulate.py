@@ -67,6 +67,8 @@ def simulate(
         types = tuple(of_cloud.types)
     if not types:
         raise CloudError("no host types to simulate: give a cloud, host types, or a recorded run to calibrate with")
+    if as_spark:
+        types = tuple(each.executor for each in types)
     stated = settings.max_hosts or (0 if of_cloud is None else of_cloud.max_hosts)
     least = settings.min_hosts or (1 if of_cloud is None else of_cloud.min_hosts)
     most = stated or MOST_HOSTS
