@@ -53,7 +53,6 @@ def test_latency_lasts_until_a_query_behind_a_durable_edge_has_committed():
     late.advance(40.0)
     seen = late.observe()
     assert seen.application.value("two", Metric.LATENCY_P50) > 10.0, "twice the work of the host arrives"
-    assert seen.application.value("two", Metric.THROUGHPUT) == pytest.approx(100.0, rel=0.05)
     first, second = (each.name for each in seen.context.layout.segments)
     assert {each.segment for each in seen.batches if each.oldest == each.oldest} == {second}
     assert first in {each.segment for each in seen.batches}

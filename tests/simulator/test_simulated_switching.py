@@ -2,6 +2,8 @@
 
 import itertools
 import math
+from contextlib import contextmanager
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -22,6 +24,7 @@ from elastream.dataflow.stages import lay_out
 from elastream.errors import DataflowError, InputError
 from elastream.policies.threshold import Threshold
 from elastream.simulator import Emissions, Settings, Travel, make_plant
+from elastream.simulator.microbatch import FusedSegment
 from elastream_papers.tasks import TaskSettings
 from support.policy_run import driven
 from support.property_examples import examples
@@ -132,18 +135,19 @@ def test_running_batches_end_under_their_composition_and_new_ones_switch():
     assert update.in_force > update.until >= in_work_until - 1e-9
 
 
-def crossing(plant):
+@contextmanager
+def crossing():
     """(born, epoch under which the query of each operator processed it) of everything that queries send each other."""
-    network, epochs = plant.network, {}
-    whole = network._count
+    epochs, run = {}, FusedSegment.run
 
-    def noted(segment, more, parts):
-        for demand, _, _, _, done in parts:
-            epochs.setdefault(segment.segment.name, []).extend((born, demand.epoch) for born in done.born.tolist())
-        whole(segment, more, parts)
+    def noted(segment, pool, turn):
+        parts = run(segment, pool, turn)
+        crossed = epochs.setdefault(segment.segment.name, [])
+        crossed.extend((born, part.demand.epoch) for part in parts for born in part.done.born.tolist())
+        return parts
 
-    network._count = noted
-    return epochs
+    with mock.patch.object(FusedSegment, "run", noted):
+        yield epochs
 
 
 def epochs_by_birth(noted):
@@ -161,11 +165,11 @@ def test_in_waves_and_drained_every_record_meets_one_composition(mode, times, co
     operators = (*others, operator("end", 0.0), sink)
     edges = (*graph.edges[:-1], Edge("last", "end", durable="parquet"), Edge("end", "sink"))
     plant = fused(Graph("longer", operators, edges), mode)
-    noted = crossing(plant)
-    for number, time in enumerate(sorted(times)):
-        plant.advance(time)
-        plant.switch([SwitchAlternate("first", "ba"[number % 2]), SwitchAlternate("last", "ba"[number % 2])])
-    finish(plant, most=4000.0)
+    with crossing() as noted:
+        for number, time in enumerate(sorted(times)):
+            plant.advance(time)
+            plant.switch([SwitchAlternate("first", "ba"[number % 2]), SwitchAlternate("last", "ba"[number % 2])])
+        finish(plant, most=4000.0)
     first, last = epochs_by_birth(noted["source"]), epochs_by_birth(noted["last"])
     assert first.keys() == last.keys()
     assert first == last

@@ -394,7 +394,7 @@ def _unproven(scene: Scene, plant: SimulatedPlant) -> str:
     if constants.faults or constants.joins:
         return "hosts fail" if constants.faults else "operators join their inputs"
     if not layout.unchained and len(layout.segments) > 1:
-        return "records pass several queries (durable edges), each of which has all hosts to itself in the simulator"
+        return "records pass several queries (durable edges), and what each must have done in time is not known"
     if layout.unchained and any(each.bandwidth is not None for each in scene.settings.types):
         return "records on links of limited bandwidth count as neither late nor waiting"
     return ""

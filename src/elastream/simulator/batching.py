@@ -13,14 +13,14 @@ from elastream.policies.common.governor import REMEMBERED, next_allowance
 from elastream.simulator.stations import Items
 from elastream.units import ROUNDING
 
-# Integer state of a query: first waiting row, end of the rows, first row of the running batch, end of the rows counted as
-# arrived, open period, batch running, batches in the governor's memory (-1: before the first, -2: no governor), next batch
-# number, durations in the open period, hosts charged, flows set aside.
-HEAD, TAIL, FIRST, ARRIVAL_END, PERIOD, RUNNING, MEMORY_SIZE, ORDINAL, SPENT, CHARGED_HOSTS, ASIDE = range(11)
-# Float state of a query: of the running batch its start, end, time charged so far and records; end of the last batch; the
-# governor's limit; records and start of the batch not yet reported to it; records waiting from closed periods; time, origin
-# and records of the row that the batch took in part.
-STARTS, ENDS, FREE, CHARGED, BATCH_SIZE, ALLOWANCE, PLANNED, SINCE, WAITING, PART_TIME, PART_BORN, PART = range(12)
+# Integer state of a query: first waiting row, end of the rows, first row of the running batch, open period, batch running,
+# batches in the governor's memory (-1: before the first, -2: no governor), next batch number, durations in the open period,
+# hosts charged, flows set aside.
+HEAD, TAIL, FIRST, PERIOD, RUNNING, MEMORY_SIZE, ORDINAL, SPENT, CHARGED_HOSTS, ASIDE = range(10)
+# Float state of a query: of the running batch its start, end, seconds without its wait for others' tasks; end of the last
+# batch; of the running batch the time charged so far and records; the governor's limit; records and start of the batch not
+# yet reported to it; records waiting from closed periods; time, origin and records of the row that the batch took in part.
+STARTS, ENDS, LASTS, FREE, CHARGED, BATCH_SIZE, ALLOWANCE, PLANNED, SINCE, WAITING, PART_TIME, PART_BORN, PART = range(13)
 # Columns of a period: records arrived and done, sum of delays, core-seconds; records waiting and running at its end; median
 # and 99th percentile of delays; records within the target latency, then within each service level.
 ARRIVED, DONE, DELAY, BUSY, LEFT, WORKING, MIDDLE, LATE, IN_TIME, WITHIN = range(10)
@@ -35,6 +35,7 @@ class QueryState(NamedTuple):
     Attributes:
         remembered: Records and seconds of batches in the governor's memory.
         charged, charges, busy: Hosts of the running batch, their core-seconds, and the sum.
+        used: Cores that its tasks keep busy, by host.
     """
 
     marks: NDArray[np.int64]
@@ -44,6 +45,7 @@ class QueryState(NamedTuple):
     charged: NDArray[np.int64]
     charges: Floats
     busy: Floats
+    used: Floats
 
 
 class Burdens(NamedTuple):
@@ -52,6 +54,7 @@ class Burdens(NamedTuple):
     Attributes:
         share: Fraction of a stage's records on a host, standby replicas included; shape (stages, hosts).
         loading: Tasks that must load state first; shape (stages, hosts).
+        cores: Cores for tasks; shape (hosts,).
         floor: Cores in use without any record; shape (hosts,).
         coming: Number of hosts that are requested and do not run yet.
         careful: True if each batch may find its tasks elsewhere, so that a call simulates one batch.
@@ -62,6 +65,7 @@ class Burdens(NamedTuple):
     loading: Floats
     pace: Floats
     speed: Floats
+    cores: Floats
     floor: Floats
     coming: int
     careful: bool
@@ -74,6 +78,7 @@ class Rules(NamedTuple):
         state_load: Core-seconds to load a task's state.
         start_delay: Seconds a batch and starting host.
         batch_seconds: Target of the governor.
+        number: Row of the query in the figures of a turn.
         ratios: Recorded over expected durations; the first batch takes row `first_ratio`.
         limits: Service levels of the first stage (seconds).
     """
@@ -87,6 +92,7 @@ class Rules(NamedTuple):
     ratios: Floats
     first_ratio: int
     limits: Floats
+    number: int
 
 
 class Turn(NamedTuple):
@@ -98,6 +104,8 @@ class Turn(NamedTuple):
         speed: Speed by host.
         interval: Number of the interval with these speeds.
         target: Target latency (seconds); inf without one.
+        until: End of each query's batch; shape (queries,).
+        used: Cores that its tasks keep busy; shape (queries, hosts).
     """
 
     ends: Floats
@@ -107,6 +115,8 @@ class Turn(NamedTuple):
     begin: float
     end: float
     target: float
+    until: Floats
+    used: Floats
 
 
 class Output(NamedTuple):
@@ -159,6 +169,54 @@ def _learn(marks: NDArray[np.int64], state: Floats, remembered: Floats, batch_se
 
 
 @njit(cache=True)
+def next_start(first: float, state: Floats, interval: float, begin: float) -> float:
+    """Return when the next batch starts, if the oldest waiting record is of the time `first`, but not before `begin`."""
+    free = float(state[FREE])
+    if interval <= 0.0 or first == math.inf:
+        return max(free, max(begin, first))
+    # Spark's rule: a missed trigger fires at once; one without records waits for the next.
+    following = (math.floor(state[STARTS] / interval + ROUNDING) + 1) * interval if state[STARTS] >= 0.0 else 0.0
+    start = max(free, following)
+    return max(first, max(begin, start if first <= start else math.ceil(first / interval) * interval))
+
+
+@njit(cache=True)
+def _seconds_from(at: float, efforts: Floats, burdens: Burdens, turn: Turn, number: int) -> float:
+    """Return how long tasks of query `number` take from the time `at` on the cores that others' leave; inf without any."""
+    seconds, hosts = 0.0, burdens.hosts
+    free = np.full(hosts.size, math.inf)
+    for other in range(turn.until.size):
+        if other != number and turn.until[other] > at:
+            for k in range(hosts.size):
+                free[k] = min(free[k], burdens.cores[k]) - turn.used[other, hosts[k]]
+    for stage in range(efforts.shape[0]):
+        longest = 0.0
+        for k in range(hosts.size):
+            if efforts[stage, k] > 0.0:
+                pace = min(burdens.pace[stage, k], free[k] * burdens.speed[k])
+                longest = max(longest, efforts[stage, k] / pace if pace >= ROUNDING else math.inf)
+        seconds += longest
+    return seconds
+
+
+@njit(cache=True)
+def _begin_and_seconds(ready: float, efforts: Floats, burdens: Burdens, turn: Turn, number: int) -> tuple[float, float]:
+    """Return when tasks of query `number` that are ready at `ready` begin, and how long they take.
+
+    Tasks are not interrupted. So they begin at once on the cores that are left, or once another query's batch has ended,
+    whichever ends sooner.
+    """
+    begin, seconds = ready, _seconds_from(ready, efforts, burdens, turn, number)
+    for other in range(turn.until.size):
+        at = turn.until[other]
+        if other != number and ready < at < begin + seconds:
+            lasts = _seconds_from(at, efforts, burdens, turn, number)
+            if at + lasts < begin + seconds:
+                begin, seconds = at, lasts
+    return begin, seconds
+
+
+@njit(cache=True)
 def run_batches(  # noqa: C901
     queue: Items, query: QueryState, burdens: Burdens, work: Floats, rules: Rules, turn: Turn, output: Output
 ) -> tuple[bool, int, int, int]:
@@ -168,30 +226,24 @@ def run_batches(  # noqa: C901
         (True to call again, batches begun, committed, rows of `output.done`).
     """
     times, born, counts = queue
-    marks, state, remembered, spent, charged, charges, busy = query
-    rows, share, loading, pace, speed, floor, coming, careful = burdens
-    overhead, batch_work, state_load, start_delay, interval, batch_seconds, ratios, first_ratio, limits = rules
-    period_ends, worked, _, _, begin, end, target = turn
+    marks, state, remembered, spent, charged, charges, busy, used = query
+    rows, share, loading, _, speed, _, floor, coming, careful = burdens
+    overhead, batch_work, state_load, start_delay, interval, batch_seconds, ratios, first_ratio, limits, number = rules
+    period_ends, worked, _, _, begin, end, target, _, _ = turn
     table, batches, done = output
     stages, hosts = share.shape
-    period = 0
-    while marks[ARRIVAL_END] < marks[TAIL]:
-        row = marks[ARRIVAL_END]
-        while times[row] >= period_ends[period]:
-            period += 1
-        table[period, ARRIVED] += counts[row]
-        marks[ARRIVAL_END] += 1
+    efforts = np.zeros((stages, hosts))
     ready = True
     for stage in range(stages):
         ready = ready and share[stage].sum() > 0.0
     begun = committed = sent = 0
     while True:
         if marks[RUNNING]:
-            stop, whole = min(end, state[ENDS]), state[ENDS] - state[STARTS]
+            stop = min(end, state[ENDS])
             while True:
                 until = min(stop, period_ends[marks[PERIOD]])
                 if until > state[CHARGED]:
-                    part = (until - state[CHARGED]) / whole
+                    part = (until - state[CHARGED]) / state[LASTS]
                     for k in range(marks[CHARGED_HOSTS]):
                         worked[marks[PERIOD], charged[k]] += charges[k] * part
                     table[marks[PERIOD], BUSY] += busy[0] * part
@@ -231,13 +283,7 @@ def run_batches(  # noqa: C901
             if careful or committed == batches.shape[0]:
                 return True, begun, committed, sent
         first = times[marks[HEAD]] if marks[HEAD] < marks[TAIL] else math.inf
-        if interval <= 0.0 or first == math.inf:
-            start = max(state[FREE], max(begin, first))
-        else:
-            # Spark's rule: a missed trigger fires at once; one without records waits for the next.
-            following = (math.floor(state[STARTS] / interval + ROUNDING) + 1) * interval if state[STARTS] >= 0.0 else 0.0
-            start = max(state[FREE], following)
-            start = max(first, max(begin, start if first <= start else math.ceil(first / interval) * interval))
+        start = next_start(first, state, interval, begin)
         if start >= end or not ready:
             while period_ends[marks[PERIOD]] <= end:
                 _close(table, marks, state, spent, times, period_ends[marks[PERIOD]])
@@ -256,26 +302,33 @@ def run_batches(  # noqa: C901
             counts[row] -= allowed - size
             size = allowed
         marks[FIRST], marks[HEAD] = marks[HEAD], row
-        lasts = overhead * stages + start_delay * coming
+        ratio = 1.0
+        if ratios.size:
+            ratio = ratios[(first_ratio + marks[ORDINAL]) % ratios.size]
+            marks[ORDINAL] += 1
         charges[:hosts] = 0.0
         busy[0] = 0.0
         for stage in range(stages):
-            longest = 0.0
             for k in range(hosts):
+                efforts[stage, k] = 0.0
                 if share[stage, k] > 0.0:
                     effort = (size * work[stage] + batch_work / stages) * share[stage, k] + state_load * loading[stage, k]
-                    longest = max(longest, effort / pace[stage, k])
+                    efforts[stage, k] = effort
                     charges[k] += effort / speed[k]
                     busy[0] += effort / speed[k]
-            lasts += longest
+        alone = overhead * stages + start_delay * coming
+        ready = start + alone * ratio
+        tasks, seconds = _begin_and_seconds(ready, efforts, burdens, turn, number)
+        lasts = (alone + seconds) * ratio
+        state[STARTS], state[ENDS], state[LASTS] = start, start + (tasks - ready) + lasts, lasts
+        state[CHARGED], state[BATCH_SIZE] = start + (tasks - ready), size
+        turn.until[number], turn.used[number] = state[ENDS], 0.0
         for k in range(hosts):
             charged[k] = rows[k]
+            used[k] = charges[k] / seconds if seconds > 0.0 else 0.0
+            turn.used[number, rows[k]] = used[k]
             charges[k] = max(charges[k], floor[k] * max(lasts, interval))
         marks[CHARGED_HOSTS] = hosts
-        if ratios.size:
-            lasts *= ratios[(first_ratio + marks[ORDINAL]) % ratios.size]
-            marks[ORDINAL] += 1
-        state[STARTS], state[ENDS], state[CHARGED], state[BATCH_SIZE] = start, start + lasts, start, size
         state[PLANNED], state[SINCE] = size, start
         state[WAITING] -= size
         marks[RUNNING] = 1

@@ -1,6 +1,7 @@
 """Simulation of fused dataflows as on Spark: queries of micro-batches.
 
-Each query advances alone over many periods, upstream ones first. Records between queries carry their composition's epoch.
+Queries begin and end their batches in the order of time: they share the cores of their hosts and feed each other. Records
+between queries carry their composition's epoch.
 """
 
 import copy
@@ -26,7 +27,7 @@ from elastream.simulator.arrivals import PIECES, Emissions, Load, Source, load_o
 from elastream.simulator.batching import Turn
 from elastream.simulator.costs import Demand, costs_of, shares_in
 from elastream.simulator.links import EdgeTraffic
-from elastream.simulator.microbatch import Committed, FusedSegment, StageStation
+from elastream.simulator.microbatch import FusedSegment, StageStation
 from elastream.simulator.pool import SimulatedHosts
 from elastream.simulator.settings import Settings
 from elastream.simulator.stations import Items
@@ -117,7 +118,6 @@ class FusedNetwork:
             each.name: FusedSegment(each, self.by_name, settings, seed, stream, self.demands[0][each.name])
             for stream, each in enumerate(layout.segments)
         }
-        self.flows: dict[str, list[tuple[int, Items]]] = {name: [] for name in self.segments}
         self.entered = dict.fromkeys(self.segments, 0.0)
         self._read_by = {
             name: [each for each in segment.segment.operators if each in self.sources]
@@ -240,10 +240,9 @@ class FusedNetwork:
         met = passed(self.graph, rates, {name: each.selectivity for name, each in costs.items()}, self.composition, changed)
         before = ahead(self.graph, after, changed)
         mixed = 0.0
-        for name, segment in self.segments.items():
+        for segment in self.segments.values():
             entries = self._entries(segment.segment)
-            waiting = segment.leader.queued + sum(flow.total for _, flow in self.flows[name])
-            mixed += waiting * sum(met.arriving[entry] for entry in entries if entry in before) / len(entries)
+            mixed += segment.leader.queued * sum(met.arriving[entry] for entry in entries if entry in before) / len(entries)
             if not segment.marks[batching.RUNNING]:
                 continue
             records = float(segment.state[batching.BATCH_SIZE])
@@ -256,10 +255,7 @@ class FusedNetwork:
 
     def _turn(self) -> None:
         if self.settings.consistency is Consistency.DRAIN:
-            between = any(flow.times.size for flows in self.flows.values() for _, flow in flows)
-            under_way = between or any(
-                segment.marks[batching.RUNNING] or segment.waits for segment in self.segments.values()
-            )
+            under_way = any(segment.marks[batching.RUNNING] or segment.waits for segment in self.segments.values())
             for name, segment in {} if under_way else self.segments.items():
                 segment.turn(self.demands[self.epoch][name])
             return
@@ -278,7 +274,6 @@ class FusedNetwork:
         other.by_name = {station.name: station for station in other.stations}
         other.segments = {name: segment.fork(other.by_name) for name, segment in self.segments.items()}
         other.sources = {name: copy.copy(source) for name, source in self.sources.items()}
-        other.flows = {name: list(flows) for name, flows in self.flows.items()}
         other.entered, other.ran, other.signalled = dict(self.entered), dict(self.ran), dict(self.signalled)
         other.reports = list(self.reports)
         return other
@@ -302,21 +297,27 @@ class FusedNetwork:
         worked = np.zeros((ends.size, len(pool)))
         worked[0] = pool.worked[: len(pool)]
         interval = pool.speed_slot(begin)
-        turn = Turn(ends, worked, pool.speeds(begin), interval, begin, end, self.target)
-        tables, offered = {}, {}
+        count, hosts = len(self.segments), len(pool)
+        until, used = np.zeros(count), np.zeros((count, hosts))
+        turn = Turn(ends, worked, pool.speeds(begin), interval, begin, end, self.target, until, used)
+        before = {name: (segment.open[0].copy(), segment.log.shape[0]) for name, segment in self.segments.items()}
+        offered = {}
         for name, segment in self.segments.items():
+            segment.begin(pool, turn)
             for source in self._read_by[name]:
-                before, flow = self.sources[source].offered, self.sources[source].until(end)
-                self.flows[name].append((self.epoch, flow))
+                so_far, flow = self.sources[source].offered, self.sources[source].until(end)
                 reach = np.empty(flow.times.size + 1)
-                reach[0], reach[1:] = before, before + flow.counts.cumsum()
+                reach[0], reach[1:] = so_far, so_far + flow.counts.cumsum()
                 offered[source] = reach[flow.times.searchsorted(ends[:-1])]
-            logged = segment.log.shape[0]
-            opened = segment.open.copy()
-            self.entered[name] += sum(float(flow.counts.sum()) for _, flow in self.flows[name])
-            tables[name], parts = segment.advance(self.flows[name], pool, turn)
-            self.flows[name] = []
-            self._count(segment, tables[name].sum(axis=0) - opened, parts)
+                self._deliver(name, self.epoch, flow, turn)
+        self._take_turns(pool, turn)
+        tables = {}
+        for name, segment in self.segments.items():
+            self._run(segment, pool, turn)
+            segment.end()
+            opened, logged = before[name]
+            tables[name] = segment.table
+            self._count(segment, segment.table.sum(axis=0) - opened)
             report = segment.log[logged:].copy()
             if not segment.demand.results > 0:  # what only passes a durable edge has reached nobody yet
                 report[:, 3:] = math.nan
@@ -331,10 +332,19 @@ class FusedNetwork:
             closed = {name: table[:-1] for name, table in tables.items()}
             self.closed = Periods(ends[:-1], closed, worked[:-1], offered, len(pool.active), pool.running_cores)
 
-    def _count(self, segment: FusedSegment, more: Floats, parts: list[Committed]) -> None:
-        name = segment.segment.name
-        total = segment.leader.total
-        for demand, records, since, until, done in parts:
+    def _take_turns(self, pool: SimulatedHosts, turn: Turn) -> None:
+        """Begin and end batches of several queries in the order of time, as they share cores and feed each other."""
+        # Of two triggers at the same time that of the later query is first: it plans no read of a source.
+        queries = [*self.segments.values()][::-1]
+        while len(queries) > 1 or queries[0].segment.outputs:
+            due = [query.due(pool, turn) for query in queries]
+            at = min(due)
+            if not at < turn.end:
+                return
+            self._run(queries[due.index(at)], pool, turn._replace(end=math.nextafter(at, math.inf)))
+
+    def _run(self, segment: FusedSegment, pool: SimulatedHosts, turn: Turn) -> None:
+        for demand, records, since, until, done in segment.run(pool, turn):
             self.committed += records * demand.results
             for station in segment.stations:
                 station.total.done += records * demand.volume[station.name]
@@ -343,9 +353,16 @@ class FusedNetwork:
             self.signalled.update(dict.fromkeys(demand.signals, until))
             for edge, volume in demand.out.items():
                 flow = Items(done.times, done.born, done.counts * volume)
-                self.flows[self.layout.stage_of[edge.target].segment].append((demand.epoch, flow))
+                self._deliver(self.layout.stage_of[edge.target].segment, demand.epoch, flow, turn)
             if self.updates.running:
-                self.updates.committed(name, demand.epoch, since, until)
+                self.updates.committed(segment.segment.name, demand.epoch, since, until)
+
+    def _deliver(self, name: str, epoch: int, flow: Items, turn: Turn) -> None:
+        self.entered[name] += float(flow.counts.sum())
+        self.segments[name].receive(epoch, flow, turn)
+
+    def _count(self, segment: FusedSegment, more: Floats) -> None:
+        total = segment.leader.total
         total.arrived += float(more[batching.ARRIVED])
         total.judged += float(more[batching.DONE])
         total.delay += float(more[batching.DELAY])

@@ -6,7 +6,7 @@ lasts as long as its most loaded host.
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -230,15 +230,15 @@ class FusedSegment:
         self.stations = [stations[stage.name] for stage in segment.stages]
         self.leader = self.stations[0]
         self.queue = Items(np.empty(1 << 10), np.empty(1 << 10), np.empty(1 << 10))
-        self.marks = np.zeros(11, dtype=np.int64)
+        self.marks = np.zeros(10, dtype=np.int64)
         self.marks[batching.MEMORY_SIZE] = -2
-        self.state = np.zeros(12)
+        self.state = np.zeros(13)
         self.state[batching.STARTS], self.state[batching.ENDS] = -math.inf, math.inf
         self.query = QueryState(
             self.marks, self.state, np.zeros((2, REMEMBERED)), np.empty((2, 1 << 10)),
-            np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(1),
+            np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(1), np.zeros(0),
         )  # fmt: skip
-        self.open = np.zeros(batching.WITHIN + self.leader.limits.size)
+        self.open = self.table = np.zeros((1, batching.WITHIN + self.leader.limits.size))
         self.log = np.zeros((0, 5))
         self.demand = self.running = demand
         self.effective: Composition | None = None
@@ -249,7 +249,7 @@ class FusedSegment:
         first_ratio = int(uniform(seed, BATCH_STREAM + stream, 0) * ratios.size)
         self.rules = Rules(
             settings.batch_overhead, settings.batch_work, settings.state_load, settings.start_delay,
-            settings.batch_interval, settings.governed, ratios, first_ratio, self.leader.limits,
+            settings.batch_interval, settings.governed, ratios, first_ratio, self.leader.limits, stream,
         )  # fmt: skip
         self._burdens: tuple[tuple[int, ...], Burdens] | None = None
 
@@ -278,53 +278,76 @@ class FusedSegment:
         self.state[batching.ALLOWANCE] = max(Governor(seconds).allowance, int(2 * seconds * rate))
         self.marks[batching.MEMORY_SIZE] = -1
 
-    def advance(
-        self, flows: Sequence[tuple[int, Items]], pool: SimulatedHosts, turn: Turn
-    ) -> tuple[Floats, list["Committed"]]:
-        """Execute batches in [begin, end) of `turn`; return figures by period, and commits by composition.
-
-        `flows` arrive with their epochs.
-        """
-        marks = self.marks
-        in_work, earlier = bool(marks[batching.RUNNING]), self.log.shape[0]
-        if in_work and any(station.interrupted for station in self.stations):
+    def begin(self, pool: SimulatedHosts, turn: Turn) -> None:
+        """Begin an advance, with a row of `table` for each of its periods."""
+        marks, number = self.marks, self.rules.number
+        self.table = np.zeros((turn.ends.size, self.table.shape[1]))
+        self.table[0] = self.open
+        if marks[batching.RUNNING] and any(station.interrupted for station in self.stations):
             self._restart(turn.begin)
         for station in self.stations:
             station.interrupted = False
-        table = np.zeros((turn.ends.size, self.open.size))
-        table[0] = self.open
-        self._receive(flows, table)
-        marks[batching.PERIOD], marks[batching.ASIDE] = 0, len(self.later)
-        logged, sent = [self.log], []
+        if marks[batching.RUNNING]:
+            hosts = int(marks[batching.CHARGED_HOSTS])
+            turn.until[number] = self.state[batching.ENDS]
+            turn.used[number, self.query.charged[:hosts]] = self.query.used[:hosts]
+        marks[batching.PERIOD] = 0
+
+    def receive(self, epoch: int, flow: Items, turn: Turn) -> None:
+        """Queue records of the composition `epoch`; those of a newer one than that of the next batch are set aside."""
+        if epoch > self.demand.epoch and flow.times.size:
+            self.later.append((epoch, flow))
+            self.table[0, batching.ARRIVED] += flow.total
+        elif flow.times.size:
+            np.add.at(self.table[:, batching.ARRIVED], turn.ends.searchsorted(flow.times, side="right"), flow.counts)
+            self._append(flow)
+        self.marks[batching.ASIDE] = len(self.later)
+
+    def due(self, pool: SimulatedHosts, turn: Turn) -> float:
+        """Return when the running batch ends, or the next one starts; inf without waiting records or tasks."""
+        if self.marks[batching.RUNNING]:
+            return float(self.state[batching.ENDS])
+        if not self.waits or not self._burdened(pool, turn).share.any(axis=1).all():
+            return math.inf
+        first = float(self.queue.times[self.marks[batching.HEAD]])
+        return float(batching.next_start(first, self.state, self.rules.interval, turn.begin))
+
+    def run(self, pool: SimulatedHosts, turn: Turn) -> list["Committed"]:
+        """Execute batches until the end of `turn`; return commits by composition."""
+        marks, in_work = self.marks, bool(self.marks[batching.RUNNING])
+        ended, sent = [], []
         work = np.array([self.demand.work[station.name] for station in self.stations])
         again, any_begun = True, 0
         while again:
             burdens = self._burdened(pool, turn)
             self._make_room(burdens.hosts.size)
             rows = int(marks[batching.TAIL] - marks[batching.FIRST]) + BATCHES_A_CALL
-            output = Output(table, np.empty((BATCHES_A_CALL, 5)), np.empty((rows if self.segment.outputs else 0, 3)))
+            output = Output(self.table, np.empty((BATCHES_A_CALL, 5)), np.empty((rows if self.segment.outputs else 0, 3)))
             again, begun, committed, gone = batching.run_batches(
                 self.queue, self.query, burdens, work, self.rules, turn, output
             )
-            logged.append(output.batches[:committed])
+            ended.append(output.batches[:committed])
             sent.append(output.done[:gone])
             any_begun += begun
             if burdens.careful:
                 self._note_placed(pool, begun, committed)
-        self.log = np.concatenate(logged)
-        self.open = table[-1].copy()
+        batches = np.concatenate(ended)
         done = Items(*np.concatenate(sent).T) if self.segment.outputs else NOTHING
-        parts = self._parted(self.log[earlier:], done, in_work)
+        parts = self._parted(batches, done, in_work)
         if parts:
             self.effective = parts[-1].demand.composition
+            self.log = np.concatenate([self.log, batches])
         if any_begun:
             self.running = self.demand
+        return parts
+
+    def end(self) -> None:
+        self.open = self.table[-1:].copy()
         self._tell()
-        return table, parts
 
     def _restart(self, now: float) -> None:
         state = self.state
-        state[batching.STARTS], state[batching.ENDS] = now, now + (state[batching.ENDS] - state[batching.STARTS])
+        state[batching.STARTS], state[batching.ENDS] = now, now + state[batching.LASTS]
         state[batching.CHARGED] = now
 
     def _note_placed(self, pool: SimulatedHosts, begun: int, committed: int) -> None:
@@ -364,8 +387,7 @@ class FusedSegment:
         if self.later:
             released = [flow for epoch, flow in self.later if epoch <= demand.epoch]
             self.later = [each for each in self.later if each[0] > demand.epoch]
-            self._append(joined(released))
-            self.marks[batching.ARRIVAL_END] = self.marks[batching.TAIL]  # they were counted when they came
+            self._append(joined(released))  # they were counted when they came
 
     def hold(self, epoch: int) -> None:
         """Set waiting records aside until the composition of `epoch`."""
@@ -373,23 +395,16 @@ class FusedSegment:
         rows = slice(int(marks[batching.HEAD]), int(marks[batching.TAIL]))
         if rows.stop > rows.start:
             self.later.append((epoch, Items(*(column[rows].copy() for column in self.queue))))
-        marks[batching.TAIL] = marks[batching.ARRIVAL_END] = marks[batching.HEAD]
+        marks[batching.TAIL] = marks[batching.HEAD]
 
     def _tell(self) -> None:
         marks, state = self.marks, self.state
         if marks[batching.HEAD] == marks[batching.TAIL] and not self.later:
-            state[batching.WAITING] = -self.open[batching.ARRIVED]  # rounding must not add up over a long run
-        self.leader.due = max(0.0, state[batching.WAITING] + self.open[batching.ARRIVED])
+            state[batching.WAITING] = -self.open[0, batching.ARRIVED]  # rounding must not add up over a long run
+        self.leader.due = max(0.0, state[batching.WAITING] + self.open[0, batching.ARRIVED])
         self.leader.served = self.leader.served or self.log.shape[0] > 0
         for station in self.stations:
             station.working = state[batching.BATCH_SIZE] * self.running.volume[station.name]
-
-    def _receive(self, flows: Sequence[tuple[int, Items]], table: Floats) -> None:
-        for epoch, flow in flows:
-            if epoch > self.demand.epoch and flow.times.size:
-                self.later.append((epoch, flow))
-                table[0, batching.ARRIVED] += flow.total
-        self._append(joined([flow for epoch, flow in flows if epoch <= self.demand.epoch]))
 
     def _append(self, flow: Items) -> None:
         marks, size = self.marks, flow.times.size
@@ -405,10 +420,13 @@ class FusedSegment:
             room = max(LEAST_ROOM, 2 * (columns[0].size + size))
             self.queue = Items(*(np.concatenate([column, np.zeros(room - column.size)]) for column in columns))
             marks[batching.FIRST], marks[batching.HEAD] = 0, in_work[0].size
-            marks[batching.TAIL] = marks[batching.ARRIVAL_END] = columns[0].size
-        tail = int(marks[batching.TAIL])
+            marks[batching.TAIL] = columns[0].size
+        head, tail = int(marks[batching.HEAD]), int(marks[batching.TAIL])
+        if tail > head and flow.times[0] < self.queue.times[tail - 1]:  # a source's records are known ahead
+            head += int(self.queue.times[head:tail].searchsorted(flow.times[0], side="right"))
+            flow, tail = joined([Items(*(column[head:tail].copy() for column in self.queue)), flow]), head
         for column, more in zip(self.queue, flow, strict=True):
-            column[tail : tail + size] = more
+            column[tail : tail + flow.times.size] = more
         marks[batching.TAIL] += size
 
     def _make_room(self, hosts: int) -> None:
@@ -418,7 +436,8 @@ class FusedSegment:
             self.query = self.query._replace(spent=np.concatenate([self.query.spent, np.empty((2, need))], axis=1))
         if (more := hosts - self.query.charges.size) > 0:
             query = self.query
-            self.query = query._replace(charged=np.pad(query.charged, (0, more)), charges=np.pad(query.charges, (0, more)))
+            charges, used = np.pad(query.charges, (0, more)), np.pad(query.used, (0, more))
+            self.query = query._replace(charged=np.pad(query.charged, (0, more)), charges=charges, used=used)
 
     def _burdened(self, pool: SimulatedHosts, turn: Turn) -> Burdens:
         for station in self.stations:
@@ -459,6 +478,7 @@ class FusedSegment:
             loading,
             np.where(alone, share * one / np.maximum(heaviest, ROUNDING), pace),
             np.maximum(speed, ROUNDING),
+            cores,
             boosted if settings.settling_boost > 1 else np.zeros(rows.size),
             sum(lease.state in COMING for lease in pool.leases if lease.active),
             bool(young.any()) or any(not station.settled for station in self.stations),

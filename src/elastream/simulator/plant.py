@@ -170,7 +170,7 @@ class SimulatedPlant:
         if not isinstance(watch, BatchMetricsCollector) or watch.traced or not step > 0:
             return until
         ends_period = self.time == watch.ticks * monitor and step == round(step / monitor) * monitor
-        if not ends_period or self.context.layout.circular or self.settings.shares or self._waiting:
+        if not ends_period or self.settings.shares or self._waiting:
             return until
         change = min(self.pool.next_event, self.pool.next_slot(self.time))
         rounds = min(self._rounds, int(PERIODS_AT_ONCE * monitor / step), 1 + MOST_HOST_ROUNDS // len(self.pool))
@@ -212,7 +212,7 @@ class SimulatedPlant:
         if network.changing:
             return min(self._watch.next_tick, self.time + network.step)
         periods = 0
-        if isinstance(network, FusedNetwork) and not (self.context.layout.circular or self._waiting):
+        if isinstance(network, FusedNetwork) and not self._waiting:
             periods = PERIODS_AT_ONCE
         if periods and self.settings.shares:
             periods = 0  # the records that each partition gets may change with any period
