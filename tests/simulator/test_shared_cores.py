@@ -5,32 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastream.core.hosts import HostType
 from elastream.core.metrics import Metric
-from elastream.dataflow.builder import Dataflow
-from elastream.dataflow.operators import Alternate
-from elastream.dataflow.stages import lay_out
-from elastream.simulator import Emissions, Settings, make_plant
 from support.property_examples import examples
-
-
-def in_a_row(*costs, rate=100, seconds=60, cores=2.0, hosts=1, tasks=None, **constants):
-    """A plant of queries one behind the other, each with an operator of such a cost (core-seconds a record)."""
-    flow = Dataflow("row")
-    edge = flow.source(None)
-    for number, cost in enumerate(costs):
-        found = edge.map([Alternate("it", str.lower, cost=cost)], returns="word string", name=f"o{number}")
-        edge = found.durable() if number < len(costs) - 1 else found
-    edge.sink(None)
-    layout = lay_out(flow.graph)
-    return make_plant(
-        layout,
-        host_types=[HostType("host", cores=cores)],
-        loads={"source": Emissions.every(1.0, [rate] * seconds, spread=True)},
-        settings=Settings(monitor=1.0, batch_overhead=0.1, **constants),
-        hosts=hosts,
-        parallelism={stage.name: tasks or int(cores) * hosts for stage in layout.stages},
-    )
+from support.query_chains import in_a_row
 
 
 def batches_of(plant, until):

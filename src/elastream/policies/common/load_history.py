@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from elastream.core.frames import Floats, Frame, known_sum
 from elastream.core.metrics import Metric
 from elastream.core.observation import Observation
-from elastream.dataflow.operators import Kind
-from elastream.policies.common.measures import sum_of, total_of
+from elastream.policies.common.query_work import QueryWork, RecordWork
 from elastream.policies.forecasting.trend import Forecast, Surprises
 
 # Part of a need above which another one is like it; seconds for which needs and lulls are remembered.
@@ -171,6 +170,7 @@ class LoadHistory:
         last_drain: Time when a host was last draining. Observations do not contain ended leases.
         last_batches: (end, seconds) of the last micro-batch by query.
         late: Late micro-batches in a row until now, by query.
+        queries: Work of several queries, and `record`: that of a source record in all of them. None for one query.
     """
 
     samples: Floats
@@ -188,6 +188,8 @@ class LoadHistory:
     last_batches: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     ended: Mapping[str, int] = field(default_factory=dict)
     late: Mapping[str, int] = field(default_factory=dict)
+    queries: QueryWork | None = None
+    record: RecordWork | None = None
 
     @classmethod
     def after(cls, before: "LoadHistory | None", observation: Observation, keep: float, warming: float) -> "LoadHistory":
@@ -207,6 +209,15 @@ class LoadHistory:
         if observation.time > last:
             frames.append((observation.time, observation.operators))
         columns = _columns(observation, frames)
+        now = observation.composition
+        running = (now.alternates, now.choices, now.tables, now.code)
+        queries = record = None
+        if len(observation.context.layout.segments) > 1:
+            earlier = before.queries if before is not None and running == before.running else None
+            queries = QueryWork.after(earlier, observation, frames, observation.mean_speed)
+            record = queries.of_record(observation.context.layout)
+        if record is not None:
+            columns[3] = [cores / record.cores for cores in columns[4]]
         times, began = columns[0], math.inf if before is None else before.began
         began = min(began, next((time for time, done in zip(times, columns[2], strict=True) if done > 0), math.inf))
         last_drain = observation.time if observation.draining else -math.inf if before is None else before.last_drain
@@ -219,14 +230,13 @@ class LoadHistory:
         if min(ended.values(), default=FIRST_BATCHES) < FIRST_BATCHES:
             warm = [0.0] * len(warm)
         samples = np.array([*columns, warm])
-        now = observation.composition
-        running = (now.alternates, now.choices, now.tables, now.code)
         if before is not None:
             first = int(before.samples[0].searchsorted(observation.time - keep))
             samples = np.concatenate([before.samples[:, first:], samples], axis=1)
             after = before._with(
-                samples=samples, began=began, last_drain=last_drain, last_batches=last_batches, ended=ended, late=late
-            )
+                samples=samples, began=began, last_drain=last_drain, last_batches=last_batches, ended=ended, late=late,
+                queries=queries, record=record,
+            )  # fmt: skip
             if running == before.running:
                 return after
             return replace(after, shortfall=NEVER, running=running, partition_bounds=(), rounds_beyond=0, trial=None)
@@ -239,6 +249,8 @@ class LoadHistory:
             last_batches=last_batches,
             ended=ended,
             late=late,
+            queries=queries,
+            record=record,
         )
 
     def _with(self, **changes: object) -> "LoadHistory":
@@ -319,17 +331,12 @@ def _columns(observation: Observation, frames: Sequence[tuple[float, Frame]]) ->
     graph = observation.context.graph
     sources = [source.name for source in graph.sources]
     working = [o.name for o in graph.operators if not o.waits]
-    several = len(observation.context.layout.segments) > 1
     speed = observation.mean_speed
     operators = [frame for _, frame in frames]
     arriving = [math.fsum(row) for row in _values(operators, Metric.ARRIVAL_RATE, sources)]
     processed = [math.fsum(row) for row in _values(operators, Metric.PROCESSED_RATE, sources)]
     busy = [speed * known_sum(row) for row in _values(operators, Metric.BUSY_CORES, working)]
-    finished = processed
-    if several:
-        each = zip(operators, processed, busy, strict=True)
-        finished = [_finished(observation, frame, done, cores, speed) for frame, done, cores in each]
-    return [[time for time, _ in frames], arriving, processed, finished, busy]
+    return [[time for time, _ in frames], arriving, processed, processed, busy]
 
 
 # Frames up to which single values are faster than columns.
@@ -343,31 +350,3 @@ def _values(frames: Sequence[Frame], metric: Metric, names: Sequence[str]) -> li
         values: list[list[float]] = columns[:, [rows[name] for name in names]].tolist()
         return values
     return [[frame.value(name, metric) for name in names] for frame in frames]
-
-
-def _finished(observation: Observation, frame: Frame, processed: float, busy: float, speed: float) -> float:
-    """Return the source records/s that `busy` cores would finish in every query, in the mix that arrives."""
-    # If one query falls behind and others do not, busy cores over processed records mislead. Each query's work is divided
-    # by its own records, and counts for the records on their way to it.
-    layout = observation.context.layout
-    by_name = layout.graph.by_name
-    offered: dict[str, float] = {}
-    done: dict[str, float] = {}
-    work = total = 0.0
-    for segment in layout.segments:
-        own = [name for name in segment.operators if by_name[name].kind is Kind.SOURCE]
-        entries = [*own, *dict.fromkeys(edge.target for edge in segment.inputs)]
-        name = segment.name
-        offered[name], done[name] = (
-            total_of(frame, each, entries) for each in (Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE)
-        )
-        if own:
-            total += total_of(frame, Metric.ARRIVAL_RATE, own)
-        elif before := {layout.stage_of[edge.source].segment for edge in segment.inputs} & offered.keys() - {name}:
-            passed = math.fsum(done[each] for each in before)
-            offered[name] *= math.fsum(offered[each] for each in before) / passed if passed > 0 else math.nan
-        working = [each for each in segment.operators if not by_name[each].waits]
-        cores = speed * sum_of(frame, Metric.BUSY_CORES, working)
-        if cores > 0:
-            work += offered[name] * cores / done[name] if done[name] > 0 else math.nan
-    return busy * total / work if work > 0 and total > 0 else processed

@@ -55,6 +55,8 @@ class Service:
         shortest: Seconds of the shortest batch; inf before the first.
         running: Composition that all batches of `shown` ran.
         capacity: About the cores of the hosts in the last round; NaN before.
+        queries: Number of queries on the hosts.
+        in_a_row: Queries that a record passes, at most.
     """
 
     shown: tuple[tuple[float, float, float, float], ...] = ()
@@ -62,6 +64,8 @@ class Service:
     shortest: float = math.inf
     running: object = None
     capacity: float = math.nan
+    queries: int = 1
+    in_a_row: int = 1
 
     def after(self, observation: Observation, before: LoadHistory | None, capacity: float) -> "Service":
         """Return the service with the batches of `observation` added. A unit of work is a record.
@@ -72,14 +76,16 @@ class Service:
         now = observation.composition
         running = (now.alternates, now.choices, now.tables, now.code)
         if running != self.running:
-            return replace(self, shown=(), running=running).after(observation, before, capacity)
+            layout = observation.context.layout
+            begun = replace(self, shown=(), running=running, queries=len(layout.segments), in_a_row=layout.in_a_row)
+            return begun.after(observation, before, capacity)
         if not observation.batches:
             return self
         slots = observation.cores.slots(observation.working)[0]
         uneven = any(tasks % slots for tasks in stateless_tasks(observation)) if slots else True
         # Queries on shared hosts slow each other down, so their batches do not show one query's overhead.
         # Nor do batches whose tasks fill the hosts unevenly, as in the round after hosts came or went.
-        compared = math.nan if uneven or len(observation.context.layout.segments) > 1 else capacity
+        compared = math.nan if uneven or self.queries > 1 else capacity
         ended = {} if before is None else before.ended
         starts = {} if before is None else {name: end - seconds for name, (end, seconds) in before.last_batches.items()}
         changed = observation.time - observation.since_change + SETTLING_S
@@ -167,17 +173,33 @@ class Service:
     def budget(self, target: float, limit: float | None, least: float = 0.0) -> float:
         """Return the seconds that a record may wait in queues within the target latency.
 
-        A record waits for the batch before its own, and for its own. Without a limit on batches, the backlog is one batch.
+        A record waits for the batch before its own, and for its own; in each further query for one more. Without a limit on
+        batches, the backlog is one batch.
 
         Args:
             limit: As in `needs`; likewise `least`.
         """
+        shortest = self.shortest if self.waits else 0.0
+        if self.queries > 1:
+            turns = self.in_a_row + 1
+            return max(0.0, target - turns * several_seconds(self.queries * shortest, target, limit, turns))
         if limit is not None:
             usual = quantile(self.waits, SLOW) if self.waits else 0.0
             return max(0.0, target - max(usual, 2 * limit))
-        shortest = self.shortest if self.waits else 0.0
         fixed = next((line.fixed for _, line in self._lines(self._groups(), least)), shortest)
         return max(0.0, target - 2 * planned_seconds(fixed, target, None))
+
+    def overhead(self, target: float, limit: float | None) -> float:
+        """Return the cores of hosts over busy ones while no batch tells: tasks are uneven, and batches have a fixed part.
+
+        Args:
+            limit: As in `needs`.
+        """
+        if self.queries == 1 or not self.waits:
+            return FIRST_OVERHEAD
+        fixed = self.queries * self.shortest
+        length = several_seconds(fixed, target, limit, self.in_a_row + 1)
+        return max(FIRST_OVERHEAD, MARGIN * length / (length - fixed))
 
 
 def planned_seconds(fixed: float, target: float, limit: float | None) -> float:
@@ -190,6 +212,18 @@ def planned_seconds(fixed: float, target: float, limit: float | None) -> float:
     if limit is None:
         return max(min(2 * fixed, target / 2), target / 3, fixed * (1 + LEAST_PART))
     return fixed + (fixed if fixed > limit else max(limit - fixed, limit / 2))
+
+
+def several_seconds(fixed: float, target: float, limit: float | None, turns: int) -> float:
+    """Return the length that a batch of each query takes in turn is planned with (seconds).
+
+    Those behind a durable edge have no limit: they take what a backlog has left, so that none of their lengths is usual. A
+    record waits for `turns` batches. With a limit at its source they take half of the target latency.
+    """
+    if not target > 0:
+        return max(1.0, 2 * fixed)
+    part = target / (turns + 1) if limit is None else max(limit, target / (2 * turns))
+    return max(min(2 * fixed, target / turns), part, fixed * (1 + LEAST_PART))
 
 
 def _about(cores: float) -> float:

@@ -158,6 +158,18 @@ class SizingInputs:
         """Known records queued at all operators; NaN if none is known."""
         return self.observation.backlog
 
+    @once
+    def waiting(self) -> float:
+        """Known queued records, each as the part of a source record whose work it has ahead; NaN if none is known."""
+        observation, record = self.observation, self.history.record
+        if record is None:
+            return self.backlog
+        stages, rows = (
+            observation.context.layout.stage_of,
+            zip(observation.operators.ids, observation.operators.column(Metric.BACKLOG).tolist(), strict=True),
+        )
+        return known_sum([waiting * record.left[stages[name].segment] for name, waiting in rows])
+
     def late_backlog(self, rate: float, ahead: float = 0.0) -> float:
         """Return the queued records beyond what the target latency allows at `rate` (Little's law); 0 if unknown.
 
@@ -167,7 +179,7 @@ class SizingInputs:
         target = self.observation.context.target_latency
         if target is None or math.isnan(self.backlog) or self.observation.beyond_hosts:
             return 0.0
-        waiting, work = self.backlog, self.work
+        waiting, work = self.waiting, self.work
         if ahead > 0 and work > 0 and self.observation.usable:
             grows = rate - capacity(self.observation, self.observation.usable) / work
             waiting = max(0.0, waiting + grows * ahead)

@@ -27,7 +27,7 @@ from elastream.policies.common.chained import shared_capacity
 from elastream.policies.common.load_history import LoadHistory
 from elastream.policies.common.measures import missing_type_reason
 from elastream.policies.common.placement import balance
-from elastream.policies.common.service import FIRST_OVERHEAD, MARGIN, MOST_OVERHEAD, Service
+from elastream.policies.common.service import MARGIN, MOST_OVERHEAD, Service
 from elastream.policies.common.unchained import CoreNeed, needs_of
 from elastream.policies.forecasting.trend import Forecast
 from elastream.policies.horizon.budget import Grid, Outlook, time_late, waiting_at_start, with_backlog
@@ -241,7 +241,7 @@ class _Foreseeing(SizingRound):
         work = self.memory.work
         needs = self.service.needs(self.target, self._batch_limit, PROPORTIONAL * work)
         if not needs.size:
-            return work * FIRST_OVERHEAD
+            return work * self.service.overhead(self.target, self._batch_limit)
         # The median of batches; fewer cores than their records kept busy would be those of a host beyond its quota.
         return min(max(float(np.median(needs)), self.load.marginal), max(work, self.load.marginal) * MOST_OVERHEAD)
 
@@ -321,8 +321,8 @@ class _Foreseeing(SizingRound):
         """Rates of service (records/s) to have when a host requested now works, and to keep; NaN if unknown."""
         memory, grid, setting = self.memory, self.grid, self.memory.choice.setting
         # More hosts do not serve a backlog that is not theirs.
-        mended = self.load.backlog > 0 and not self.observation.beyond_hosts
-        waiting = float(self.load.backlog) if mended else 0.0
+        mended = self.load.waiting > 0 and not self.observation.beyond_hosts
+        waiting = float(self.load.waiting) if mended else 0.0
         if not memory.outlooks or not self._cores_of_record > 0:
             return math.nan, math.nan
         outlook, row = memory.outlooks[-1], setting.row
