@@ -54,5 +54,4 @@ def test_a_record_waits_for_a_batch_of_each_query_and_one_more():
     assert service.budget(30.0, 1.0) == 28.0
     assert chain.budget(30.0, 1.0) == pytest.approx(15.0), "four batches take half of the target latency"
     assert chain.budget(30.0, None) == pytest.approx(30.0 / 5), "without a limit, four fifths"
-    assert chain.budget(0.5, 1.0) == 0.0
-    assert chain.overhead(30.0, 1.0) >= service.overhead(30.0, 1.0)
+    assert chain.budget(2.0, 1.0) == 0.0

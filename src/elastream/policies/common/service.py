@@ -179,27 +179,23 @@ class Service:
         Args:
             limit: As in `needs`; likewise `least`.
         """
-        shortest = self.shortest if self.waits else 0.0
         if self.queries > 1:
-            turns = self.in_a_row + 1
-            return max(0.0, target - turns * several_seconds(self.queries * shortest, target, limit, turns))
+            return max(0.0, target - self._turns(target, limit))
         if limit is not None:
             usual = quantile(self.waits, SLOW) if self.waits else 0.0
             return max(0.0, target - max(usual, 2 * limit))
+        shortest = self.shortest if self.waits else 0.0
         fixed = next((line.fixed for _, line in self._lines(self._groups(), least)), shortest)
         return max(0.0, target - 2 * planned_seconds(fixed, target, None))
 
-    def overhead(self, target: float, limit: float | None) -> float:
-        """Return the cores of hosts over busy ones while no batch tells: tasks are uneven, and batches have a fixed part.
+    def _turns(self, target: float, limit: float | None) -> float:
+        """Return the seconds for which a record waits for batches where several queries take turns.
 
-        Args:
-            limit: As in `needs`.
+        Batches behind a durable edge have no limit: they take what a backlog has left, so that no length is usual. While
+        one query's batch is planned the tasks of another run, so that fixed times cost no cores.
         """
-        if self.queries == 1 or not self.waits:
-            return FIRST_OVERHEAD
-        fixed = self.queries * self.shortest
-        length = several_seconds(fixed, target, limit, self.in_a_row + 1)
-        return max(FIRST_OVERHEAD, MARGIN * length / (length - fixed))
+        turns = self.in_a_row + 1
+        return target * turns / (turns + 1) if limit is None else max(turns * limit, target / 2)
 
 
 def planned_seconds(fixed: float, target: float, limit: float | None) -> float:
@@ -212,18 +208,6 @@ def planned_seconds(fixed: float, target: float, limit: float | None) -> float:
     if limit is None:
         return max(min(2 * fixed, target / 2), target / 3, fixed * (1 + LEAST_PART))
     return fixed + (fixed if fixed > limit else max(limit - fixed, limit / 2))
-
-
-def several_seconds(fixed: float, target: float, limit: float | None, turns: int) -> float:
-    """Return the length that a batch of each query takes in turn is planned with (seconds).
-
-    Those behind a durable edge have no limit: they take what a backlog has left, so that none of their lengths is usual. A
-    record waits for `turns` batches. With a limit at its source they take half of the target latency.
-    """
-    if not target > 0:
-        return max(1.0, 2 * fixed)
-    part = target / (turns + 1) if limit is None else max(limit, target / (2 * turns))
-    return max(min(2 * fixed, target / turns), part, fixed * (1 + LEAST_PART))
 
 
 def _about(cores: float) -> float:

@@ -27,7 +27,7 @@ from elastream.policies.common.chained import shared_capacity
 from elastream.policies.common.load_history import LoadHistory
 from elastream.policies.common.measures import missing_type_reason
 from elastream.policies.common.placement import balance
-from elastream.policies.common.service import MARGIN, MOST_OVERHEAD, Service
+from elastream.policies.common.service import FIRST_OVERHEAD, MARGIN, MOST_OVERHEAD, Service
 from elastream.policies.common.unchained import CoreNeed, needs_of
 from elastream.policies.forecasting.trend import Forecast
 from elastream.policies.horizon.budget import Grid, Outlook, time_late, waiting_at_start, with_backlog
@@ -241,7 +241,7 @@ class _Foreseeing(SizingRound):
         work = self.memory.work
         needs = self.service.needs(self.target, self._batch_limit, PROPORTIONAL * work)
         if not needs.size:
-            return work * self.service.overhead(self.target, self._batch_limit)
+            return work * FIRST_OVERHEAD
         # The median of batches; fewer cores than their records kept busy would be those of a host beyond its quota.
         return min(max(float(np.median(needs)), self.load.marginal), max(work, self.load.marginal) * MOST_OVERHEAD)
 
