@@ -61,6 +61,13 @@ def test_a_steady_load_behind_late_records_needs_more_than_its_rate():
     assert with_backlog(100.0, total, 5000.0, 100.0, 25.0, 10.0) == pytest.approx((5000 + 10_000) / 125)
 
 
+def test_late_records_do_not_wait_for_a_second_long_round():
+    # Rounds a minute apart: with a minute more to wait, a load that only just fits stayed late for good.
+    total = np.arange(5) * 6000.0  # 100/s
+    assert with_backlog(100.0, total, 3000.0, 5.0, 10.0, 60.0) == pytest.approx((3000 + 6000) / 70)
+    assert with_backlog(100.0, total, 3000.0, 0.0, 10.0, 60.0) == 100.0, "they are in time"
+
+
 @given(rates, st.floats(0, 5000), st.floats(1, 500))
 def test_what_waits_later_is_that_of_a_queue(paths, waiting, service):
     total = np.concatenate([[0.0], np.cumsum(paths) * 5.0])

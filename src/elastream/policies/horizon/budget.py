@@ -187,7 +187,8 @@ def with_backlog(without: float, total: Floats, waiting: float, late: float, bud
             if edge < last:
                 continue
             time, arrived = late, arrived * late / max(time, seconds)
-        most = max(most, (waiting + arrived) / (time + max(budget, seconds)))
+        ends = time + (budget if late > 0 else max(budget, seconds))
+        most = max(most, (waiting + arrived) / max(ends, seconds))
     return most
 
 
