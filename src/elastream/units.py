@@ -12,8 +12,8 @@ MIN_PAUSE_S = 0.01
 # 31 years in seconds: a longer finite duration is a typing mistake or a wrong clock.
 MAX_DURATION_S = 1e9
 
+# Largest error of a sum of decimal fractions (cores, shares, seconds): a smaller difference must decide nothing.
 ROUNDING = 1e-9
-"""Largest error of a sum of decimal fractions (cores, shares, seconds): a smaller difference must decide nothing."""
 
 _NUMBER = re.compile(r"\s*([-+]?(?:\d[\d_,]*)?(?:\.\d+)?(?:[eE][-+]?\d+)?)\s*(.*?)\s*$", re.DOTALL)
 _PART_OF_DURATION = re.compile(r"\s*(\d[\d_]*(?:\.\d+)?)\s*([^\W\d_]+)")

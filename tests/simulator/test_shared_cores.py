@@ -5,7 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from elastream.core.hosts import HostType
 from elastream.core.metrics import Metric
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
+from elastream.dataflow.stages import lay_out
+from elastream.simulator import Emissions, Settings, make_plant
 from support.property_examples import examples
 from support.query_chains import in_a_row
 
@@ -70,3 +75,32 @@ def test_time_that_passes_in_steps_gives_the_same_batches(interval):
     assert at_once.result().committed == pytest.approx(stepped.result().committed)
     for name, segment in at_once.network.segments.items():
         assert segment.log[-5:] == pytest.approx(stepped.network.segments[name].log[-5:], nan_ok=True)
+
+
+def test_a_batch_at_the_first_moment_is_not_the_last():
+    plant = in_a_row(0.001, batch_overhead=0.0)
+    plant.advance(50.0)
+    assert plant.result().committed > 4900
+
+
+@pytest.mark.parametrize("overhead", [0.0, 0.1])
+def test_queries_in_a_circle_pass_records_on_until_hardly_any_are_left(overhead):
+    # Before and after the query of "b" records are in one query, as both have the same sink.
+    operators = (
+        Operator("s", Kind.SOURCE),
+        *(Operator(name, Kind.TRANSFORM, (Alternate(name, cost=0.001),)) for name in "abc"),
+        Operator("sink", Kind.SINK),
+    )
+    through = (Edge("a", "b", durable="parquet"), Edge("b", "c", durable="parquet"))
+    graph = Graph("circle", operators, (Edge("s", "a"), Edge("a", "sink"), *through, Edge("c", "sink")))
+    plant = make_plant(
+        lay_out(graph),
+        host_types=[HostType("host", cores=2.0)],
+        loads={"s": Emissions.every(1.0, [20] * 20, spread=True)},
+        settings=Settings(monitor=1.0, batch_overhead=overhead),
+        hosts=1,
+    )
+    assert plant.context.layout.circular
+    plant.advance(60.0)
+    assert plant.network.empty
+    assert plant.network.by_name["b"].total.done == pytest.approx(400, rel=1e-6)

@@ -97,8 +97,8 @@ def run(flow: Dataflow | Graph, settings: RunSettings) -> RunResult:
     return launcher()(flow.graph if isinstance(flow, Dataflow) else flow, replace(settings, policy=policy, cloud=cloud))
 
 
+# Function that carries out calls of `run`. A command installs one while it executes a program.
 Launcher: TypeAlias = Callable[[Graph, RunSettings], RunResult]
-"""Function that carries out calls of `run`. A command installs one while it executes a program."""
 
 _launchers: list[Launcher] = []
 

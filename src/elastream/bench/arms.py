@@ -58,6 +58,7 @@ ON_DISK = {
 }
 # Every executor has a task in every batch: an idle timeout above the trigger's interval gives few executors back. A shorter
 # one gives them back between two batches, and the next batch waits for executors that start.
+# Settings of dynamic allocation that had most records in time of those tried.
 DYNAMIC_ALLOCATION: Mapping[str, str] = MappingProxyType(
     {
         "spark.dynamicAllocation.enabled": "true",
@@ -70,10 +71,9 @@ DYNAMIC_ALLOCATION: Mapping[str, str] = MappingProxyType(
         "spark.dynamicAllocation.executorIdleTimeout": "5s",
     }
 )
-"""Settings of dynamic allocation that had most records in time of those tried."""
 
+# Registration and end of each executor, in seconds since 1970; None: it is there yet.
 Spans: TypeAlias = Sequence[tuple[float, float | None]]
-"""Registration and end of each executor, in seconds since 1970; None: it is there yet."""
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,8 @@ IN_TIME = 0.99  # of the events: below it, why a query is late is said
 OUT_AT, IN_AT = 0.2, 0.8  # of the events: when a run that scales has a host more
 
 Tell: TypeAlias = Callable[[str], object]
+# Workloads of a session. Those of a group run together, and the groups one after another.
 Groups: TypeAlias = Sequence[Sequence[Workload]]
-"""Workloads of a session. Those of a group run together, and the groups one after another."""
 
 
 @dataclass(frozen=True)

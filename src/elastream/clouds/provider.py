@@ -372,8 +372,8 @@ def lacks_as_provider(candidate: Any) -> str:
     return f"{type(candidate).__name__} is no provider of hosts: it has no {', '.join(missing)}" if missing else ""
 
 
+# Half a core and 1,000 MB for one task, billed per 30 s, so that a demonstration of minutes sees leases end.
 SMALL = HostType("small", cores=0.5, slots=1, memory=1000.0, price=1.0, billing=Billing(30.0), start=8.0, stop=3.0)
-"""Half a core and 1,000 MB for one task, billed per 30 s, so that a demonstration of minutes sees leases end."""
 
 HOST_TYPES: Mapping[str, HostType] = MappingProxyType({SMALL.name: SMALL})
 

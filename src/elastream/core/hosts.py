@@ -116,7 +116,7 @@ class HostType:
 
     @property
     def executor(self) -> "HostType":
-        """Return this type as an executor on Spark: without a limit on instances it has a task slot a core."""
+        """Return the type with a task slot a core, if its instances have no limit."""
         return replace(self, slots=0) if self.slots >= UNLIMITED_SLOTS else self
 
     @property

@@ -17,14 +17,14 @@ from elastream.core.metrics import Metric
 class Basis(StrEnum):
     """Moment from which the latency of a source's records counts, the most exact first."""
 
+    # The load that the source declares makes each record due.
     DUE = "due times"
-    """The load that the source declares makes each record due."""
+    # Each record carries the time of its origin; one from before the run counts from the start of the run.
     TIMESTAMPS = "record timestamps"
-    """Each record carries the time of its origin; one from before the run counts from the start of the run."""
+    # Last write of a record's file; one from before the run counts from the start of the run.
     FILES = "file modification times"
-    """Last write of a record's file; one from before the run counts from the start of the run."""
+    # The latest poll of the source that cannot have read the record: it came after that, so that it took no longer.
     BOUND = "upper bound"
-    """The latest poll of the source that cannot have read the record: it came after that, so that it took no longer."""
 
 
 def is_bound(bases: Mapping[str, Basis]) -> bool:

@@ -10,8 +10,8 @@ from elastream.dataflow.operators import NATIVE, Alternate, Form, Kind, Operator
 from elastream.dataflow.stages import lay_out
 from elastream.dataflow.windows import Pairs
 
+# Alternates by operator.
 Code: TypeAlias = Mapping[str, tuple[Alternate, ...]]
-"""Alternates by operator."""
 
 _WITHOUT_FUNCTION = frozenset({Form.NONE, Form.ZIP, Form.AGGREGATE, Form.PORT, *NATIVE})
 

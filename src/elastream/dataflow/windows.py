@@ -22,12 +22,12 @@ T = TypeVar("T")
 class WindowKind(StrEnum):
     """Event that completes a window."""
 
+    # The watermark passes its end. Native on Spark.
     TIME = "time"
-    """The watermark passes its end. Native on Spark."""
+    # It holds a number of records of its key. On Spark a stateful function stores them until then.
     COUNT = "count"
-    """It holds a number of records of its key. On Spark a stateful function stores them until then."""
+    # A record marks its end. On Spark a stateful function stores the records until then.
     LANDMARK = "landmark"
-    """A record marks its end. On Spark a stateful function stores the records until then."""
 
 
 @dataclass(frozen=True, slots=True)

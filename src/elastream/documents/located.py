@@ -17,8 +17,8 @@ from ruamel.yaml.error import MarkedYAMLError, ReusedAnchorWarning, YAMLError
 from elastream.documents.user_code import near
 from elastream.errors import DataflowError, ElastreamError, InputError, first_line, in_one_line
 
+# Path of a value in a document: keys and list positions from the top.
 Loc: TypeAlias = tuple[str | int, ...]
-"""Path of a value in a document: keys and list positions from the top."""
 
 
 # Faults of a value by the type of pydantic's error.

@@ -18,8 +18,8 @@ from elastream.errors import ElastreamError, InputError
 from elastream.loads import LinkSource, SpeedSource, recorded_links, recorded_speeds
 from elastream.units import cores, duration, truth
 
+# Function that makes an error from the path of keys to the fault and a sentence.
 Refusal = Callable[[tuple[str, ...], str], ElastreamError]
-"""Function that makes an error from the path of keys to the fault and a sentence."""
 
 
 @dataclass(frozen=True)

@@ -268,7 +268,6 @@ def _region(file: Located, keys: RegionKeys, folder: Path) -> RegionSetting:
 
 
 def _token(file: Located, whose: str, written: str | None, folder: Path) -> str | None:
-    """Return the token in a file."""
     if written is None:
         return None
     path = folder / written

@@ -33,8 +33,8 @@ class DeadLetters:
 
     path: Path
     full: int = FULL
+    # Records left out so far, by operator.
     counts: dict[str, int] = field(default_factory=dict)
-    """Records left out so far, by operator."""
     _newest: dict[str, int] = field(default_factory=dict)
     _lines: Lines | None = None
 

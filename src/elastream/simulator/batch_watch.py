@@ -206,7 +206,6 @@ class BatchMetricsCollector(MetricsCollector):
 
     @staticmethod
     def _batches_of(segments: Sequence[str], closed: ClosedPeriods, row: int) -> Floats:
-        """Return the latest batches of some queries."""
         logs = []
         for name in segments:
             by = int(closed.commits[name][row])

@@ -201,11 +201,9 @@ def _seconds_from(at: float, efforts: Floats, burdens: Burdens, turn: Turn, numb
 
 @njit(cache=True)
 def _begin_and_seconds(ready: float, efforts: Floats, burdens: Burdens, turn: Turn, number: int) -> tuple[float, float]:
-    """Return when tasks of query `number` that are ready at `ready` begin, and how long they take.
-
-    Tasks are not interrupted. So they begin at once on the cores that are left, or once another query's batch has ended,
-    whichever ends sooner.
-    """
+    """Return when tasks of query `number` that are ready at `ready` begin, and how long they take."""
+    # Tasks are not interrupted. So they begin at once on the cores that are left, or once another query's batch has ended,
+    # whichever ends sooner.
     begin, seconds = ready, _seconds_from(ready, efforts, burdens, turn, number)
     for other in range(turn.until.size):
         at = turn.until[other]
@@ -233,9 +231,9 @@ def run_batches(  # noqa: C901
     table, batches, done = output
     stages, hosts = share.shape
     efforts = np.zeros((stages, hosts))
-    ready = True
+    placed = True
     for stage in range(stages):
-        ready = ready and share[stage].sum() > 0.0
+        placed = placed and share[stage].sum() > 0.0
     begun = committed = sent = 0
     while True:
         if marks[RUNNING]:
@@ -284,7 +282,7 @@ def run_batches(  # noqa: C901
                 return True, begun, committed, sent
         first = times[marks[HEAD]] if marks[HEAD] < marks[TAIL] else math.inf
         start = next_start(first, state, interval, begin)
-        if start >= end or not ready:
+        if start >= end or not placed:
             while period_ends[marks[PERIOD]] <= end:
                 _close(table, marks, state, spent, times, period_ends[marks[PERIOD]])
             return False, begun, committed, sent

@@ -240,6 +240,7 @@ class FusedSegment:
         )  # fmt: skip
         self.open = self.table = np.zeros((1, batching.WITHIN + self.leader.limits.size))
         self.log = np.zeros((0, 5))
+        self._ended: list[Floats] = []
         self.demand = self.running = demand
         self.effective: Composition | None = None
         self.later: list[tuple[int, Items]] = []
@@ -283,8 +284,11 @@ class FusedSegment:
         marks, number = self.marks, self.rules.number
         self.table = np.zeros((turn.ends.size, self.table.shape[1]))
         self.table[0] = self.open
+        self._ended = [self.log]
         if marks[batching.RUNNING] and any(station.interrupted for station in self.stations):
-            self._restart(turn.begin)
+            # What waited for the tasks of another query waits for them again.
+            waited = self.state[batching.CHARGED] > turn.begin
+            self._restart(max(turn.begin, turn.until.max()) if waited else turn.begin)
         for station in self.stations:
             station.interrupted = False
         if marks[batching.RUNNING]:
@@ -299,7 +303,8 @@ class FusedSegment:
             self.later.append((epoch, flow))
             self.table[0, batching.ARRIVED] += flow.total
         elif flow.times.size:
-            np.add.at(self.table[:, batching.ARRIVED], turn.ends.searchsorted(flow.times, side="right"), flow.counts)
+            periods = turn.ends.searchsorted(flow.times, side="right")
+            np.add.at(self.table[:, batching.ARRIVED], np.maximum(periods, self.marks[batching.PERIOD]), flow.counts)
             self._append(flow)
         self.marks[batching.ASIDE] = len(self.later)
 
@@ -336,13 +341,14 @@ class FusedSegment:
         parts = self._parted(batches, done, in_work)
         if parts:
             self.effective = parts[-1].demand.composition
-            self.log = np.concatenate([self.log, batches])
+            self._ended.append(batches)
         if any_begun:
             self.running = self.demand
         return parts
 
     def end(self) -> None:
         self.open = self.table[-1:].copy()
+        self.log = np.concatenate(self._ended)
         self._tell()
 
     def _restart(self, now: float) -> None:
@@ -414,7 +420,7 @@ class FusedSegment:
             first, waiting = int(marks[batching.FIRST]), slice(int(marks[batching.HEAD]), int(marks[batching.TAIL]))
             in_work = [column[first : waiting.start] for column in self.queue]
             rest = Items(*(column[waiting] for column in self.queue))
-            while rest.times.size > MOST_ROWS:
+            while rest.times.size > MOST_ROWS and rest.times[-1] <= flow.times[0]:
                 rest = paired(rest)
             columns = [np.concatenate(parts) for parts in zip(in_work, rest, strict=True)]
             room = max(LEAST_ROOM, 2 * (columns[0].size + size))

@@ -97,8 +97,8 @@ KAFKA_CLASS = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 log = logging.getLogger(__name__)
 Q = TypeVar("Q", bound=CompiledQueries | SessionQueries)
 
+# Function that receives what is being started, again and again while it takes time.
 Progress: TypeAlias = Callable[[str], object]
-"""Function that receives what is being started, again and again while it takes time."""
 
 
 def no_progress(text: str) -> None:

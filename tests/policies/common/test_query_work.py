@@ -1,6 +1,7 @@
 """Work of records that pass several queries, whose batches take turns on the same hosts."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -55,3 +56,31 @@ def test_a_record_waits_for_a_batch_of_each_query_and_one_more():
     assert chain.budget(30.0, 1.0) == pytest.approx(15.0), "four batches take half of the target latency"
     assert chain.budget(30.0, None) == pytest.approx(30.0 / 5), "without a limit, four fifths"
     assert chain.budget(2.0, 1.0) == 0.0
+
+
+def test_queries_that_come_and_go_begin_a_new_account():
+    first, then = (list(histories(in_a_row(*costs), 40))[-1] for costs in ((0.01, 0.01), (0.01, 0.01, 0.005)))
+    history = LoadHistory.after(first.history, replace(then.observation, time=50.0), 120.0, 0.0)
+    assert len(history.queries.names) == 3
+    assert history.queries.times.size < then.history.queries.times.size
+
+
+def test_what_a_query_does_not_tell_is_not_taken_for_no_work():
+    *_, load = histories(in_a_row(0.01, 0.01), 60)
+    queries, layout = load.history.queries, load.observation.context.layout
+    for figure in (1, 4):  # arrivals, core-seconds
+        figures = queries.figures.copy()
+        figures[figure, 1] = math.nan
+        assert replace(queries, figures=figures).of_record(layout) is None
+    figures = queries.figures.copy()
+    figures[4, 1, -3:] = math.nan
+    assert replace(queries, figures=figures).of_record(layout).cores == pytest.approx(0.02, rel=0.15)
+
+
+def test_a_query_without_records_keeps_no_other_one_unknown():
+    *_, load = histories(in_a_row(0.01, 0.01, rates=(40,) * 60, selectivity=0.0), 60)
+    assert load.history.record.cores == pytest.approx(0.01, rel=0.15)
+
+
+def test_independent_queries_wait_for_no_further_batch():
+    assert Service(queries=2).budget(30.0, 1.0) == 28.0

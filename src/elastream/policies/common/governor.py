@@ -23,8 +23,8 @@ APART = 1.1
 # Growth of the next full batch if recent ones had about the same size, to measure the cost of a record.
 TRIAL = 1.25
 
+# Part of `batch_seconds` within which a batch is in time, however sums are rounded.
 IN_TIME = 1 - ROUNDING
-"""Part of `batch_seconds` within which a batch is in time, however sums are rounded."""
 
 # (records, seconds)
 Batch: TypeAlias = tuple[int, float]

@@ -214,7 +214,8 @@ class LoadHistory:
         queries = record = None
         if len(observation.context.layout.segments) > 1:
             earlier = before.queries if before is not None and running == before.running else None
-            queries = QueryWork.after(earlier, observation, frames, observation.mean_speed)
+            since = None if before is None else last
+            queries = QueryWork.after(earlier, observation, frames, observation.mean_speed, since)
             record = queries.of_record(observation.context.layout)
         if record is not None:
             columns[3] = [cores / record.cores for cores in columns[4]]

@@ -1,22 +1,19 @@
-"""Work of records that pass several queries on shared hosts.
-
-Batches of the queries take turns, so one round shows the work of one query, and the next that of another. Work is therefore
-counted from commit to commit.
-"""
+"""Work of records that pass several queries on shared hosts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from elastream.core.frames import Floats, Frame
+from elastream.core.frames import Floats, Frame, known_sum
 from elastream.core.metrics import Metric
 from elastream.core.observation import Observation
 from elastream.dataflow.operators import Kind
 from elastream.dataflow.stages import Layout, Segment
 from elastream.policies.common.measures import sum_of, total_of
 
-# Rounds with commits of a query from which its work follows, and seconds for which rounds are kept.
+# Batches of the queries take turns, so one round shows the work of one query, and the next that of another. Work is counted
+# from commit to commit: over so many rounds with commits. Rounds are kept for so many seconds.
 COMMITS, KEPT_S = 4, 600.0
 
 
@@ -38,76 +35,89 @@ class QueryWork:
     """Records and work of each query, round by round.
 
     Attributes:
+        names: Queries, upstream first.
         times: Ends of the rounds; shape (rounds,).
-        figures: Records that arrived from sources, arrived, were processed by the rates told, and were committed;
-            core-seconds of speed 1. Shape (5, queries, rounds).
+        figures: Records from sources, records, those processed by the rates told, and those committed; core-seconds of
+            speed 1. Shape (5, queries, rounds).
     """
 
+    names: tuple[str, ...]
     times: Floats
     figures: Floats
 
     @classmethod
     def after(
-        cls, before: "QueryWork | None", observation: Observation, frames: Sequence[tuple[float, Frame]], speed: float
+        cls,
+        before: "QueryWork | None",
+        observation: Observation,
+        frames: Sequence[tuple[float, Frame]],
+        speed: float,
+        since: float | None,
     ) -> "QueryWork":
-        """Return the figures with those of `frames` added.
-
-        Args:
-            frames: (time, metrics of operators) of the rounds since then, oldest first.
-            speed: Mean speed of the cores.
-        """
-        if not frames:
-            return cls(np.zeros(0), np.zeros((5, 0, 0))) if before is None else before
+        """Return the figures with those of rounds added: `frames` after the time `since`, at the mean `speed` of cores."""
         segments = observation.context.layout.segments
+        names = tuple(segment.name for segment in segments)
+        if before is not None and before.names != names:
+            before = None  # queries that are watched come and go
         times = np.array([time for time, _ in frames])
-        figures = np.zeros((5, len(segments), times.size))
-        # How long the first round of a run lasted is not known.
-        seconds = np.diff(times, prepend=times[0] - 1.0 if before is None else before.times[-1])
-        for row, segment in enumerate(segments):
-            rates = np.array([_rates(observation, segment, frame) for _, frame in frames])
-            figures[[0, 1, 2, 4], row] = rates.T * seconds
-        figures[4] *= speed
-        rows = {segment.name: row for row, segment in enumerate(segments)}
-        for batch in observation.batches:
-            if batch.segment in rows and (before is not None or times[0] <= batch.end):
-                round_ = min(int(times.searchsorted(batch.end)), times.size - 1)
-                figures[3, rows[batch.segment], round_] += batch.records
+        figures = np.zeros((5, len(names), times.size))
+        if times.size:
+            # How long the first round of a run lasted is not known.
+            seconds = np.diff(times, prepend=times[0] - 1.0 if since is None else since)
+            for row, segment in enumerate(segments):
+                rates = np.array([_rates(observation, segment, frame) for _, frame in frames])
+                figures[[0, 1, 2, 4], row] = rates.T * seconds
+            figures[4] *= speed
+        for batch in observation.batches if times.size else ():
+            if batch.segment in names and (since is not None or times[0] <= batch.end):
+                place = names.index(batch.segment), min(int(times.searchsorted(batch.end)), times.size - 1)
+                told = figures[(2, *place)]  # of records that a batch read several times, their number is unknown
+                figures[(3, *place)] += batch.records if batch.records == batch.records else np.nan_to_num(told)
         if before is not None:
-            first = int(before.times.searchsorted(times[-1] - KEPT_S))
+            first = int(before.times.searchsorted(observation.time - KEPT_S))
             times = np.concatenate([before.times[first:], times])
             figures = np.concatenate([before.figures[:, :, first:], figures], axis=2)
-        return cls(times, figures)
+        return cls(names, times, figures)
 
     def of_record(self, layout: Layout) -> RecordWork | None:
-        """Return the work of a source record; None while it is unknown for a query that works."""
+        """Return the work of a source record; None while it is unknown for a query that has records."""
         own, arrived, told, committed, cores = self.figures
         done = np.where(np.nansum(committed, axis=1, keepdims=True) > 0, committed, told)
-        firsts = [_first(row) for row in done]
-        each = [_ratio(cores[row, first:last], done[row, first:last]) for row, (first, last) in enumerate(firsts)]
-        if any(np.isnan(each)):
-            return None
-        # Of the mix that arrives a query tells nothing that has had no records for a while.
+        rows = range(len(self.names))
+        used = [row for row in rows if np.nansum(arrived[row]) > 0 or np.nansum(done[row]) > 0]
+        spans, each = {row: _span(done[row]) for row in used}, [0.0] * len(rows)
+        for row, (first, end) in spans.items():
+            each[row] = _ratio(cores[row, first:end], done[row, first:end])
         now = self.times.size
-        busy = [first for row, (first, last) in enumerate(firsts) if last >= now - 1 or np.nansum(arrived[row, last:]) > 0]
-        since = min(busy, default=max(first for first, _ in firsts))
+        # Of the mix that arrives a query tells nothing that has had no records for a while.
+        busy = [first for row, (first, end) in spans.items() if end >= now - 1 or np.nansum(arrived[row, end:]) > 0]
+        since = min(busy, default=0)
+        if not used or any(each[row] != each[row] or np.isnan(arrived[row, since:]).all() for row in used):
+            return None
         read, came, went = (np.nansum(figure[:, since:], axis=1).tolist() for figure in (own, arrived, done))
-        rows = {segment.name: row for row, segment in enumerate(layout.segments)}
-        before = [[rows[name] for name in _before(layout, segment)] for segment in layout.segments]
+        before = [[self.names.index(name) for name in _before(layout, segment)] for segment in layout.segments]
         offered, total, work = came, sum(read), 0.0
-        for row, feeding in enumerate(before):
-            if feeding and not read[row] and (passed := sum(went[earlier] for earlier in feeding)) > 0:
+        for row in rows:
+            if before[row] and not read[row] and (passed := sum(went[earlier] for earlier in before[row])) > 0:
                 # What a query that falls behind has not passed on is on its way.
-                offered[row] *= sum(offered[earlier] for earlier in feeding) / passed
-            work += offered[row] * each[row] if offered[row] > 0 else 0.0
+                offered[row] *= sum(offered[earlier] for earlier in before[row]) / passed
+            work += offered[row] * each[row]
         if not work > 0 or not total > 0:
             return None
-        ahead = [0.0] * len(rows)
-        for row in reversed(range(len(rows))):
-            ahead[row] += each[row]
+        ahead = list(each)
+        for row in reversed(rows):
             fed = sum(offered[earlier] for earlier in before[row])
             for earlier in before[row] if fed > 0 else ():
                 ahead[earlier] += offered[row] / fed * ahead[row]
-        return RecordWork(work / total, {name: ahead[row] * total / work for name, row in rows.items()})
+        left = {name: ahead[row] * total / work if row in spans else 1.0 for row, name in enumerate(self.names)}
+        return RecordWork(work / total, left)
+
+
+def waiting_work(observation: Observation, record: RecordWork) -> float:
+    """Return the known queued records, each as a part of a source record; NaN if none is known."""
+    frame, stages = observation.operators, observation.context.layout.stage_of
+    waiting = zip(frame.ids, frame.column(Metric.BACKLOG).tolist(), strict=True)
+    return known_sum([records * record.left[stages[name].segment] for name, records in waiting])
 
 
 def _rates(observation: Observation, segment: Segment, frame: Frame) -> tuple[float, float, float, float]:
@@ -128,15 +138,16 @@ def _before(layout: Layout, segment: Segment) -> list[str]:
     return [name for name in feeding if rank[name] < rank[segment.name]]
 
 
-def _first(done: Floats) -> tuple[int, int]:
-    """Return the rounds from which the work of a query follows: first, and one after the last."""
+def _span(done: Floats) -> tuple[int, int]:
+    """Return the first row that tells a query's work, and the end; without a commit both are the last."""
     commits = np.flatnonzero(done > 0)
     if not commits.size:
-        return 0, done.size
+        return done.size, done.size
     first = int(commits[-COMMITS - 1]) + 1 if commits.size > COMMITS else 0
     return first, int(commits[-1]) + 1
 
 
 def _ratio(cores: Floats, records: Floats) -> float:
-    total = float(np.nansum(records))
-    return float(np.nansum(cores)) / total if total > 0 else 0.0 if not np.nansum(cores) > 0 else np.nan
+    known = np.isfinite(cores) & np.isfinite(records)
+    total = float(records[known].sum())
+    return float(cores[known].sum()) / total if total > 0 else np.nan

@@ -76,9 +76,12 @@ class Service:
         now = observation.composition
         running = (now.alternates, now.choices, now.tables, now.code)
         if running != self.running:
-            layout = observation.context.layout
-            begun = replace(self, shown=(), running=running, queries=len(layout.segments), in_a_row=layout.in_a_row)
-            return begun.after(observation, before, capacity)
+            return replace(self, shown=(), running=running).after(observation, before, capacity)
+        layout = observation.context.layout
+        if (len(layout.segments), layout.in_a_row) != (self.queries, self.in_a_row):
+            return replace(self, queries=len(layout.segments), in_a_row=layout.in_a_row).after(
+                observation, before, capacity
+            )
         if not observation.batches:
             return self
         slots = observation.cores.slots(observation.working)[0]
@@ -179,7 +182,7 @@ class Service:
         Args:
             limit: As in `needs`; likewise `least`.
         """
-        if self.queries > 1:
+        if self.in_a_row > 1:
             return max(0.0, target - self._turns(target, limit))
         if limit is not None:
             usual = quantile(self.waits, SLOW) if self.waits else 0.0
@@ -189,11 +192,9 @@ class Service:
         return max(0.0, target - 2 * planned_seconds(fixed, target, None))
 
     def _turns(self, target: float, limit: float | None) -> float:
-        """Return the seconds for which a record waits for batches where several queries take turns.
-
-        Batches behind a durable edge have no limit: they take what a backlog has left, so that no length is usual. While
-        one query's batch is planned the tasks of another run, so that fixed times cost no cores.
-        """
+        """Return the seconds for which a record waits for batches of queries that take turns."""
+        # Batches behind a durable edge have no limit: they take what a backlog has left, so that no length is usual. While
+        # one query's batch is planned the tasks of another run, so that fixed times cost no cores.
         turns = self.in_a_row + 1
         return target * turns / (turns + 1) if limit is None else max(turns * limit, target / 2)
 

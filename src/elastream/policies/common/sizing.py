@@ -14,6 +14,7 @@ from elastream.errors import DataflowError
 from elastream.policies.common.load_history import FIRST_BATCHES, LinearFit, LoadHistory
 from elastream.policies.common.measures import TICK, capacity
 from elastream.policies.common.provision import declared_cores
+from elastream.policies.common.query_work import waiting_work
 from elastream.policies.forecasting.trend import Forecast, forecast
 
 # Samples used for the fit of busy cores over rate, the fewest needed, and the least ratio of the highest to the lowest
@@ -161,14 +162,8 @@ class SizingInputs:
     @once
     def waiting(self) -> float:
         """Known queued records, each as the part of a source record whose work it has ahead; NaN if none is known."""
-        observation, record = self.observation, self.history.record
-        if record is None:
-            return self.backlog
-        stages, rows = (
-            observation.context.layout.stage_of,
-            zip(observation.operators.ids, observation.operators.column(Metric.BACKLOG).tolist(), strict=True),
-        )
-        return known_sum([waiting * record.left[stages[name].segment] for name, waiting in rows])
+        record = self.history.record
+        return self.backlog if record is None else waiting_work(self.observation, record)
 
     def late_backlog(self, rate: float, ahead: float = 0.0) -> float:
         """Return the queued records beyond what the target latency allows at `rate` (Little's law); 0 if unknown.

@@ -28,8 +28,8 @@ from elastream.units import ROUNDING
 
 # Records from which their mean cost is used: it is off by a tenth if single records vary by their mean.
 ENOUGH = 100.0
+# Cores that sums of decimal fractions may be off by.
 CORE_TOLERANCE = 1e-5
-"""Cores that sums of decimal fractions may be off by."""
 
 
 @dataclass(frozen=True, slots=True)

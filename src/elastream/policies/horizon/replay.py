@@ -210,13 +210,11 @@ def _run(
     Args:
         totals: Records of the scenario by the edges of the bins ahead; shape (bins, steps + 1).
         keep: Needs of each bin with reserve, as in `Outlook`; likewise `lease`.
-        setting: As unpacked below; `since` is the first bin after the last replay.
-        fleet: As unpacked below, times in bins.
-        times: As unpacked below (seconds; `lost` in bins, as in `Grid`).
 
     Returns:
         Cost in bins of a host, its part before `since`, the leases, and the largest backlog foreseen in vain (records).
     """
+    # `since` is the first bin after the last replay. A fleet's times are in bins, as is `lost`; others are in seconds.
     least, hold, fixed, since = setting
     each, most, start, first, renewed, stops = fleet
     seconds, budget, recovery, lost = times

@@ -52,8 +52,8 @@ Fold: TypeAlias = Callable[[Floats], Any]
 WIDE_TOLERANCE = 0.999
 # Reasons of a plan shown with each action.
 REASONS_SHOWN = 3
+# Seconds: times are sums of decimal fractions.
 TIME_TOLERANCE_S = 1e-6
-"""Seconds: times are sums of decimal fractions."""
 
 
 @dataclass(frozen=True)

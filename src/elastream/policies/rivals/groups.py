@@ -16,8 +16,8 @@ from elastream.dataflow.operators import Operator
 from elastream.policies.common.draft import observed_instances
 from elastream.policies.common.measures import known_mean
 
+# Name of the group of all hosts.
 HOSTS = "hosts"
-"""Name of the group of all hosts."""
 METRICS = (Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE, Metric.EMITTED_RATE, Metric.BUSY_CORES, Metric.BACKLOG)
 ARRIVING, PROCESSED, EMITTED, BUSY, BACKLOG = range(len(METRICS))
 

@@ -68,8 +68,8 @@ class Rival(Policy):
     host_type: str | None = None
 
     needs: ClassVar[Needs] = RATES
+    # Parameters that are a part of a whole.
     shares: ClassVar[frozenset[str]] = frozenset()
-    """Parameters that are a part of a whole."""
     may_be_zero: ClassVar[frozenset[str]] = frozenset()
 
     def __post_init__(self) -> None:

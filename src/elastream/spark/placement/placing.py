@@ -80,8 +80,8 @@ URGENT = 1e6
 # Loading ahead only saves time; the migration continues without.
 MAX_PRELOADS = 3
 
+# Maps a host to its executor; None if it has none, or is not usable.
 Target = Callable[[str], Location | None]
-"""Maps a host to its executor; None if it has none, or is not usable."""
 
 
 @dataclass(frozen=True, slots=True)

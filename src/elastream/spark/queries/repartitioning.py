@@ -43,8 +43,8 @@ LONGEST_BATCH_S = 300.0
 # | starting W | all queries run | running W | W |
 # | starting W | a query does not start | failed | W |
 
+# Starts the queries of a run, with so many state partitions.
 Start: TypeAlias = Callable[[Composition, int], tuple[RunningSegment, ...]]
-"""Starts the queries of a run, with so many state partitions."""
 
 
 class Change(Protocol):

@@ -24,7 +24,7 @@ NOWHERE: Mapping[TaskId, str] = MappingProxyType({})
 
 @dataclass(slots=True)
 class _Heap:
-    """Heap of an executor beside state. Old garbage counts until the second collection after it, or for an hour.
+    """Heap of an executor beside state.
 
     Attributes:
         beside: (time, MB) of the heartbeats that count.
@@ -32,6 +32,7 @@ class _Heap:
         since: Time of the first heartbeat with these tasks.
     """
 
+    # Old garbage counts until the second collection after it, or for an hour.
     beats: deque[Heartbeat] = field(default_factory=lambda: deque(maxlen=2))
     beside: deque[tuple[float, float]] = field(default_factory=deque)
     collected: tuple[float, float] = (NEVER, NEVER)

@@ -68,7 +68,6 @@ def run_lookahead(options: ExperimentOptions) -> Findings:
 
 
 def _cloud_cases(given: LookaheadAssumptions, quick: bool) -> list[LookaheadCase]:
-    """Return the runs under another cloud."""
     wanted = [*((PLASTICC, horizon) for horizon in CLOUDED), *((policy, FIGURE_5_5) for policy in ("caf", CE))]
     return [LookaheadCase(*each, seed, given=given) for each in wanted for seed in (QUICK_SEEDS if quick else SEEDS)]
 
