@@ -170,7 +170,7 @@ def _learn(marks: NDArray[np.int64], state: Floats, remembered: Floats, batch_se
 
 @njit(cache=True)
 def next_start(first: float, state: Floats, interval: float, begin: float) -> float:
-    """Return when the next batch starts, if the oldest waiting record is of the time `first`, but not before `begin`."""
+    """Return the start of the next batch, not before `begin`; `first`: time of the oldest waiting record."""
     free = float(state[FREE])
     if interval <= 0.0 or first == math.inf:
         return max(free, max(begin, first))
@@ -182,7 +182,7 @@ def next_start(first: float, state: Floats, interval: float, begin: float) -> fl
 
 @njit(cache=True)
 def _seconds_from(at: float, efforts: Floats, burdens: Burdens, turn: Turn, number: int) -> float:
-    """Return how long tasks of query `number` take from the time `at` on the cores that others' leave; inf without any."""
+    """Return how long tasks take from the time `at` on the cores that others leave; inf without any."""
     seconds, hosts = 0.0, burdens.hosts
     free = np.full(hosts.size, math.inf)
     for other in range(turn.until.size):
@@ -201,7 +201,7 @@ def _seconds_from(at: float, efforts: Floats, burdens: Burdens, turn: Turn, numb
 
 @njit(cache=True)
 def _begin_and_seconds(ready: float, efforts: Floats, burdens: Burdens, turn: Turn, number: int) -> tuple[float, float]:
-    """Return when tasks of query `number` that are ready at `ready` begin, and how long they take."""
+    """Return when tasks that are ready at `ready` begin, and how long they take."""
     # Tasks are not interrupted. So they begin at once on the cores that are left, or once another query's batch has ended,
     # whichever ends sooner.
     begin, seconds = ready, _seconds_from(ready, efforts, burdens, turn, number)

@@ -334,7 +334,7 @@ class FusedNetwork:
             self.closed = Periods(ends[:-1], closed, worked[:-1], offered, len(pool.active), pool.running_cores)
 
     def _take_turns(self, pool: SimulatedHosts, turn: Turn) -> None:
-        """Begin and end batches of several queries in the order of time, as they share cores and feed each other."""
+        """Begin and end batches of several queries in the order of time."""
         # Of two triggers at the same time that of the later query is first: it plans no read of a source.
         queries = [*self.segments.values()][::-1]
         while len(queries) > 1 or queries[0].segment.outputs:

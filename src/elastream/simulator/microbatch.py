@@ -298,7 +298,7 @@ class FusedSegment:
         marks[batching.PERIOD] = 0
 
     def receive(self, epoch: int, flow: Items, turn: Turn) -> None:
-        """Queue records of the composition `epoch`; those of a newer one than that of the next batch are set aside."""
+        """Queue records of the composition `epoch`; those of one newer than the next batch's are set aside."""
         if epoch > self.demand.epoch and flow.times.size:
             self.later.append((epoch, flow))
             self.table[0, batching.ARRIVED] += flow.total

@@ -54,7 +54,7 @@ class QueryWork:
         speed: float,
         since: float | None,
     ) -> "QueryWork":
-        """Return the figures with those of rounds added: `frames` after the time `since`, at the mean `speed` of cores."""
+        """Return the figures with those of `frames` added, which come after `since`; `speed`: the mean of the cores."""
         segments = observation.context.layout.segments
         names = tuple(segment.name for segment in segments)
         if before is not None and before.names != names:
@@ -71,8 +71,8 @@ class QueryWork:
         for batch in observation.batches if times.size else ():
             if batch.segment in names and (since is not None or times[0] <= batch.end):
                 place = names.index(batch.segment), min(int(times.searchsorted(batch.end)), times.size - 1)
-                told = figures[(2, *place)]  # of records that a batch read several times, their number is unknown
-                figures[(3, *place)] += batch.records if batch.records == batch.records else np.nan_to_num(told)
+                rated = figures[(2, *place)]  # of records that a batch read several times, their number is unknown
+                figures[(3, *place)] += batch.records if batch.records == batch.records else np.nan_to_num(rated)
         if before is not None:
             first = int(before.times.searchsorted(observation.time - KEPT_S))
             times = np.concatenate([before.times[first:], times])
@@ -80,9 +80,9 @@ class QueryWork:
         return cls(names, times, figures)
 
     def of_record(self, layout: Layout) -> RecordWork | None:
-        """Return the work of a source record; None while it is unknown for a query that has records."""
-        own, arrived, told, committed, cores = self.figures
-        done = np.where(np.nansum(committed, axis=1, keepdims=True) > 0, committed, told)
+        """Return the work of a source record; None while that of a query is unknown."""
+        own, arrived, rated, committed, cores = self.figures
+        done = np.where(np.nansum(committed, axis=1, keepdims=True) > 0, committed, rated)
         rows = range(len(self.names))
         used = [row for row in rows if np.nansum(arrived[row]) > 0 or np.nansum(done[row]) > 0]
         spans, each = {row: _span(done[row]) for row in used}, [0.0] * len(rows)
@@ -121,7 +121,7 @@ def waiting_work(observation: Observation, record: RecordWork) -> float:
 
 
 def _rates(observation: Observation, segment: Segment, frame: Frame) -> tuple[float, float, float, float]:
-    """Return the rates of arrival from sources, of arrival and of processing (records/s), and the busy cores of a query."""
+    """Return the rates from sources, of arrival and of processing (records/s), and the busy cores."""
     by_name = observation.context.graph.by_name
     sources = [name for name in segment.operators if by_name[name].kind is Kind.SOURCE]
     entries = [*sources, *dict.fromkeys(edge.target for edge in segment.inputs)]
@@ -139,7 +139,7 @@ def _before(layout: Layout, segment: Segment) -> list[str]:
 
 
 def _span(done: Floats) -> tuple[int, int]:
-    """Return the first row that tells a query's work, and the end; without a commit both are the last."""
+    """Return the first row that tells a query's work, and the end."""
     commits = np.flatnonzero(done > 0)
     if not commits.size:
         return done.size, done.size
@@ -148,6 +148,6 @@ def _span(done: Floats) -> tuple[int, int]:
 
 
 def _ratio(cores: Floats, records: Floats) -> float:
-    known = np.isfinite(cores) & np.isfinite(records)
-    total = float(records[known].sum())
-    return float(cores[known].sum()) / total if total > 0 else np.nan
+    both = np.isfinite(cores) & np.isfinite(records)
+    total = float(records[both].sum())
+    return float(cores[both].sum()) / total if total > 0 else np.nan

@@ -161,7 +161,7 @@ class SizingInputs:
 
     @once
     def waiting(self) -> float:
-        """Known queued records, each as the part of a source record whose work it has ahead; NaN if none is known."""
+        """Known queued records by the work that they have ahead; NaN if none is known."""
         record = self.history.record
         return self.backlog if record is None else waiting_work(self.observation, record)
 
