@@ -1,7 +1,6 @@
 """Simulation of fused dataflows as on Spark: queries of micro-batches.
 
-Queries begin and end their batches in the order of time: they share the cores of their hosts and feed each other. Records
-between queries carry their composition's epoch.
+Queries begin and end their batches in the order of time: they share the cores of their hosts and feed each other.
 """
 
 import copy

@@ -132,7 +132,7 @@ def _rates(observation: Observation, segment: Segment, frame: Frame) -> tuple[fl
 
 
 def _before(layout: Layout, segment: Segment) -> list[str]:
-    """Return the queries that feed `segment`, without those behind it in a circle."""
+    """Return the queries that feed `segment` and do not follow it."""
     rank = {each.name: place for place, each in enumerate(layout.segments)}
     feeding = dict.fromkeys(layout.stage_of[edge.source].segment for edge in segment.inputs)
     return [name for name in feeding if rank[name] < rank[segment.name]]

@@ -176,8 +176,7 @@ class Service:
     def budget(self, target: float, limit: float | None, least: float = 0.0) -> float:
         """Return the seconds that a record may wait in queues within the target latency.
 
-        A record waits for the batch before its own, and for its own; in each further query for one more. Without a limit on
-        batches, the backlog is one batch.
+        A record waits for the batch before its own, and for its own. Without a limit on batches, the backlog is one batch.
 
         Args:
             limit: As in `needs`; likewise `least`.
