@@ -232,7 +232,7 @@ AREAS = (
          "[demand response](explanation/demand-response.md), [value against cost](explanation/value-against-cost.md), "
          "[look-ahead](explanation/look-ahead.md), [resilient state](explanation/resilient-state.md).", (
         Row("dynamic-dataflow", "best method picked; deviation (Eq. 3.2)", "picked|deviation",
-            "methods tie by the hour"),
+            "methods tie"),
         Row("dynamic-dataflow", "error over best single method's; random choice's", "MAPE"),
         Row("reactive", "static plan's throughput, nothing; hosts; rates; both vary", "(least|highest) throughput$"),
         Row("reactive", "static throughput off the printed, nothing; hosts; rates; both vary", "Eq. 4.4 off"),
