@@ -15,6 +15,7 @@ from elastream.clouds.local.java import DRIVER_OPTIONS, find_java
 from elastream.spark.jvm.session import session_settings
 
 _shared: SparkSession | None = None
+_warehouse = tempfile.TemporaryDirectory(prefix="warehouse-")  # goes with the process
 
 
 def shared_session() -> SparkSession:
@@ -30,7 +31,7 @@ def shared_session() -> SparkSession:
         "spark.log.level": "OFF",
         "spark.sql.shuffle.partitions": "2",
         "spark.python.daemon.module": "elastream.spark.worker.daemon",
-        "spark.sql.warehouse.dir": tempfile.mkdtemp(prefix="warehouse-"),
+        "spark.sql.warehouse.dir": _warehouse.name,
         # On a crowded machine a Python worker may take longer to come up than the 15 s that Spark waits.
         "spark.python.authenticate.socketTimeout": "300s",
     }
