@@ -547,3 +547,22 @@ def test_loop_without_figures_decides_alike(rates):
     full, bare = decisions(figures=True), decisions(figures=False)
     assert bare[0] == full[0]
     assert repr(bare[1]) == repr(full[1]) != "{}"
+
+
+class Batched(FakePlant):
+    """A plant that commits a micro-batch before each observation."""
+
+    def observe(self):
+        batch = MicroBatch("source", self.clock.now() - 0.5, 0.5, 10.0)
+        return replace(super().observe(), batches=(batch,))
+
+
+def test_a_policy_sees_the_batches_of_all_observations_since_its_last_round():
+    class Noting(Scripted):
+        def plan(self, observation, memory=None):
+            seen.append([batch.end for batch in observation.batches])
+            return super().plan(observation, memory)
+
+    seen = []
+    run(Batched(), Noting(), limit=9.0, monitor=1.0, period=3.0)
+    assert seen == [[0.0], [1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]

@@ -19,7 +19,7 @@ from elastream.core.alarm import Alarms
 from elastream.core.decision import Decision, Fault, Proposal
 from elastream.core.frames import Frame
 from elastream.core.hosts import HostState, Lease
-from elastream.core.observation import Observation
+from elastream.core.observation import MicroBatch, Observation
 from elastream.core.plant import Clock, Plan, Plant, Policy
 from elastream.core.scaling import NO_RULES, ScalingRules
 from elastream.core.wording import counted
@@ -121,6 +121,7 @@ class Loop:
         self._alarms = Alarms(self._clock.now)
         self._scaling = Scaling(scaling, self._header.started)
         self._failed_observations = 0
+        self._unplanned: list[MicroBatch] = []  # of observations since the last planning round
         self._leases: Mapping[str, Lease] = {}
         self._failed_plans = 0
         self._logged = ""
@@ -198,7 +199,12 @@ class Loop:
     def _run_round(self, observation: Observation, plans: bool) -> None:
         try:
             self._follow(observation)
-            if plans:
+            if not plans:
+                self._unplanned += observation.batches
+            elif self._unplanned:
+                earlier, self._unplanned = self._unplanned, []
+                self._plan(replace(observation, batches=(*earlier, *observation.batches)))
+            else:
                 self._plan(observation)
         except Exception as error:
             message = f"the controller failed, what runs goes on as planned last: {in_one_line(error)}"

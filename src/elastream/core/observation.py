@@ -419,7 +419,7 @@ class Observation:
     images: Mapping[str, frozenset[str]] = field(default_factory=dict)
     history: tuple[Sample, ...] = ()
     next_host: int = 1
-    batches: Sequence[MicroBatch] = ()
+    batches: Sequence[MicroBatch] = ()  # since the last observation; for a policy since its last round
     exchange: Exchange = UNMEASURED
     alarms: tuple[Alarm, ...] = ()
     latency_basis: Mapping[str, Basis] = field(default_factory=dict)
