@@ -20,7 +20,7 @@ def shown(batches, *, queries=1, since_change=1e9, time=1000.0, tasks=4, version
         cores=SimpleNamespace(slots=lambda hosts: (4, 1.0)),
         composition=Composition(version, alternates or {}, parallelism={"work": tasks}),
         context=SimpleNamespace(
-            layout=SimpleNamespace(segments=tuple(range(queries)), in_a_row=1),
+            layout=SimpleNamespace(segments=tuple(range(queries))),
             scalable=frozenset({"work"}),
             graph=SimpleNamespace(by_name={"work": SimpleNamespace(waits=False)}),
         ),

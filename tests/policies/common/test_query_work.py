@@ -51,11 +51,10 @@ def test_before_the_first_batch_the_work_of_several_queries_is_unknown():
 
 def test_a_record_waits_for_a_batch_of_each_query_and_one_more():
     service = Service(waits=(0.5,) * 20, shortest=0.2)
-    chain = Service(waits=(0.5,) * 20, shortest=0.2, queries=3, in_a_row=3)
     assert service.budget(30.0, 1.0) == 28.0
-    assert chain.budget(30.0, 1.0) == pytest.approx(15.0), "four batches take half of the target latency"
-    assert chain.budget(30.0, None) == pytest.approx(30.0 / 5), "without a limit, four fifths"
-    assert chain.budget(2.0, 1.0) == 0.0
+    assert service.budget(30.0, 1.0, in_a_row=3) == pytest.approx(15.0), "four batches take half of the target latency"
+    assert service.budget(30.0, None, in_a_row=3) == pytest.approx(30.0 / 5), "without a limit, four fifths"
+    assert service.budget(2.0, 1.0, in_a_row=3) == 0.0
 
 
 def test_queries_that_come_and_go_begin_a_new_account():
@@ -80,7 +79,3 @@ def test_what_a_query_does_not_tell_is_not_taken_for_no_work():
 def test_a_query_without_records_keeps_no_other_one_unknown():
     *_, load = histories(in_a_row(0.01, 0.01, rates=(40,) * 60, selectivity=0.0), 60)
     assert load.history.record.cores == pytest.approx(0.01, rel=0.15)
-
-
-def test_independent_queries_wait_for_no_further_batch():
-    assert Service(queries=2).budget(30.0, 1.0) == 28.0

@@ -55,8 +55,6 @@ class Service:
         shortest: Seconds of the shortest batch; inf before the first.
         running: Composition that all batches of `shown` ran.
         capacity: About the cores of the hosts in the last round; NaN before.
-        queries: Number of queries on the hosts.
-        in_a_row: Queries that a record passes, at most.
     """
 
     shown: tuple[tuple[float, float, float, float], ...] = ()
@@ -64,8 +62,6 @@ class Service:
     shortest: float = math.inf
     running: object = None
     capacity: float = math.nan
-    queries: int = 1
-    in_a_row: int = 1
 
     def after(self, observation: Observation, before: LoadHistory | None, capacity: float) -> "Service":
         """Return the service with the batches of `observation` added. A unit of work is a record.
@@ -77,18 +73,13 @@ class Service:
         running = (now.alternates, now.choices, now.tables, now.code)
         if running != self.running:
             return replace(self, shown=(), running=running).after(observation, before, capacity)
-        layout = observation.context.layout
-        if (len(layout.segments), layout.in_a_row) != (self.queries, self.in_a_row):
-            return replace(self, queries=len(layout.segments), in_a_row=layout.in_a_row).after(
-                observation, before, capacity
-            )
         if not observation.batches:
             return self
         slots = observation.cores.slots(observation.working)[0]
         uneven = any(tasks % slots for tasks in stateless_tasks(observation)) if slots else True
         # Queries on shared hosts slow each other down, so their batches do not show one query's overhead.
         # Nor do batches whose tasks fill the hosts unevenly, as in the round after hosts came or went.
-        compared = math.nan if uneven or self.queries > 1 else capacity
+        compared = math.nan if uneven or len(observation.context.layout.segments) > 1 else capacity
         ended = {} if before is None else before.ended
         starts = {} if before is None else {name: end - seconds for name, (end, seconds) in before.last_batches.items()}
         changed = observation.time - observation.since_change + SETTLING_S
@@ -173,29 +164,26 @@ class Service:
             if line.separable and each[:, 0].max() >= LOADED_S:
                 yield each, line
 
-    def budget(self, target: float, limit: float | None, least: float = 0.0) -> float:
+    def budget(self, target: float, limit: float | None, least: float = 0.0, in_a_row: int = 1) -> float:
         """Return the seconds that a record may wait in queues within the target latency.
 
         A record waits for the batch before its own, and for its own. Without a limit on batches, the backlog is one batch.
 
         Args:
             limit: As in `needs`; likewise `least`.
+            in_a_row: Queries that a record passes, at most. It waits for a batch of each, and one more.
         """
-        if self.in_a_row > 1:
-            return max(0.0, target - self._turns(target, limit))
+        if (turns := in_a_row + 1) > 2:
+            # Batches behind a durable edge have no limit: they take what a backlog has left, so that no length is usual.
+            # While one query's batch is planned the tasks of another run, so that fixed times cost no cores.
+            waits = target * turns / (turns + 1) if limit is None else max(turns * limit, target / 2)
+            return max(0.0, target - waits)
         if limit is not None:
             usual = quantile(self.waits, SLOW) if self.waits else 0.0
             return max(0.0, target - max(usual, 2 * limit))
         shortest = self.shortest if self.waits else 0.0
         fixed = next((line.fixed for _, line in self._lines(self._groups(), least)), shortest)
         return max(0.0, target - 2 * planned_seconds(fixed, target, None))
-
-    def _turns(self, target: float, limit: float | None) -> float:
-        """Return the seconds for which a record waits for batches of queries that take turns."""
-        # Batches behind a durable edge have no limit: they take what a backlog has left, so that no length is usual. While
-        # one query's batch is planned the tasks of another run, so that fixed times cost no cores.
-        turns = self.in_a_row + 1
-        return target * turns / (turns + 1) if limit is None else max(turns * limit, target / 2)
 
 
 def planned_seconds(fixed: float, target: float, limit: float | None) -> float:

@@ -180,7 +180,8 @@ class _Foreseeing(SizingRound):
     def _fitting_grid(self, before: Memory | None) -> Grid:
         start, age = self._host_start(), self.load.age
         work = 0.0 if before is None else before.work
-        budget = self.service.budget(self.target, self._batch_limit, PROPORTIONAL * work)
+        in_a_row = self.observation.context.layout.in_a_row
+        budget = self.service.budget(self.target, self._batch_limit, PROPORTIONAL * work, in_a_row)
         paid = self.host_type.billing.shortest
         if before is None:
             return Grid.of(start, budget, self.pace, None, paid, age)
