@@ -1,6 +1,7 @@
 """What is observed of micro-batches in simulation is what Spark's telemetry would tell."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -44,7 +45,7 @@ def test_latency_lasts_until_a_query_behind_a_durable_edge_has_committed():
     quick.durable().map([Alternate("slow", str.upper, cost=0.02)], returns="word string", name="slow").sink(None)
     late = make_plant(
         lay_out(flow.graph),
-        host_types=[ONE],
+        host_types=[replace(ONE, cores=2.0, slots=2)],
         loads={"source": Emissions.every(1.0, [100] * 60, spread=True)},
         settings=Settings(monitor=1.0, batch_overhead=0.05),
         hosts=1,
@@ -52,7 +53,8 @@ def test_latency_lasts_until_a_query_behind_a_durable_edge_has_committed():
     )
     late.advance(40.0)
     seen = late.observe()
-    assert seen.application.value("two", Metric.LATENCY_P50) > 10.0, "twice the work of the host arrives"
+    assert seen.application.value("two", Metric.LATENCY_P50) > 10.0, "twice the work of its task arrives"
+    assert seen.application.value("two", Metric.THROUGHPUT) == pytest.approx(100.0, rel=0.05)
     first, second = (each.name for each in seen.context.layout.segments)
     assert {each.segment for each in seen.batches if each.oldest == each.oldest} == {second}
     assert first in {each.segment for each in seen.batches}
