@@ -1,4 +1,4 @@
-"""The default policy beside the best constant fleet, on random dataflows of one or several queries, simulated. 20 minutes.
+"""The default policy beside the best constant fleet, on random dataflows of one or several queries, simulated. 12 minutes.
 
 Dataflows, costs, loads, prices, starts and targets follow from seeds that no rule was made with. Fleets are tried one by
 one: the smallest with 99 % in time is the best in hindsight.

@@ -364,7 +364,7 @@ class SessionHosts(Protocol):
 
 
 def lacks_as_provider(candidate: Any) -> str:
-    """Return a sentence on members that `candidate` lacks to be a `Provider`, or ""."""
+    """Return which members of a `Provider` the `candidate` lacks, as a sentence; "" if none."""
     if isinstance(candidate, Provider):
         return ""
     members = ["terms", *(name for name in vars(Provider) if not name.startswith("_"))]

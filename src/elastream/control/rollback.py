@@ -302,7 +302,7 @@ class Refusal:
 
 
 def refusal_key(action: Action) -> Hashable:
-    """Return the key of a refusal: any removal of hosts, a type to lease, an operator's move to a host, or the action."""
+    """Return what a refusal covers: all removals of hosts, a type, all moves of an operator to a host, or one action."""
     match action:
         case DrainHost() | ReleaseHost():
             return "removal"

@@ -45,7 +45,7 @@ class Billing:
         return self.units(0.0) * self.unit
 
     def units(self, seconds: float) -> int:
-        """Return the units paid for `seconds`, at least one."""
+        """Return the billing time units paid for `seconds`, at least one."""
         # The tolerance avoids an extra unit through rounding for a lease that ends exactly on a boundary.
         return max(1, math.ceil(max(seconds, self.minimum) / self.unit - ROUNDING))
 

@@ -112,7 +112,7 @@ class Located:
 
 
 def _begin(node: Any, step: str | int) -> tuple[int, int]:
-    """Return line and column (from 0) of a key or item of `node`, or of `node` if it was merged in."""
+    """Return line and column (from 0) of a key or item of `node`; of `node` itself for a merged key."""
     lines = node.lc
     try:
         position: tuple[int, int] | None = lines.item(step) if isinstance(node, list) else lines.key(step)

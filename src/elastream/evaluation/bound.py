@@ -77,9 +77,11 @@ class Problem:
     """Load and hosts of the relaxed model.
 
     Attributes:
-        times, work: Time and core-seconds of speed 1 of each arrival, by time.
+        times: Arrivals, oldest first (seconds); shape (arrivals,).
+        work: Core-seconds of speed 1 of each arrival; shape (arrivals,).
+        latency: Seconds within which an arrival is in time.
         late: Core-seconds that may be late.
-        period: Seconds between plans; hosts are leased at its multiples.
+        period: Seconds between plans. Hosts are leased only then.
     """
 
     times: Floats

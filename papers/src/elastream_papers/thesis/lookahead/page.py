@@ -197,7 +197,7 @@ def horizon_table(results: LookaheadResults) -> Table:
 
 
 def error_table(results: LookaheadResults) -> Table:
-    """Return Fig. 5.5."""
+    """Return the table of policies by error of their forecasts (Fig. 5.5)."""
     rows = [
         _row(f"{policy.upper()}, error {error:.0%}, bias {bias:+.0%}", results.of(policy, FIGURE_5_5, error, bias))
         for bias in results.biases
