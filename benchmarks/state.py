@@ -1,7 +1,8 @@
 """Moves, first batches and notices of hosts with state. 25 minutes.
 
 `heap` and `rocksdb`: bytes that a move loads, predicted over read. Partitions move to a host without state, and back; what
-its executor read is what Hadoop's file system counted there. `first`: state by executor after a query's first batch.
+its executor read is what Hadoop's file system counted there. `log`: the same for moves whose logs are long, with a snapshot
+asked for first and without. `first`: state by executor after a query's first batch.
 `notice`: the longest batch around the loss of a host. `shrink`, `shrink-heap`: executors killed while hosts go until state
 would not fit, in RocksDB with a control group for each host, or in heaps. `grow`: hosts that come while state in heaps
 grows without end, 20 minutes.
@@ -19,9 +20,10 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
-from _common import Report, main_of_parts, progress
+from _common import Report, interleaved, main_of_parts, progress
 from pyspark.sql import DataFrame, SparkSession
 
 from elastream.clouds.local.confinement import own_groups
@@ -37,7 +39,9 @@ from elastream.errors import EnvironmentProblem
 from elastream.policies.placements import Untouched
 from elastream.recording.recorder import Collector
 from elastream.settings import StateStore
+from elastream.spark.jvm.state_partitions import StatePartitions
 from elastream.spark.placement.placing import MigrationLimits
+from elastream.spark.telemetry.state_files import DELTAS
 from elastream_papers.thesis.resilience.bed import HOST, Bed, bed
 from elastream_papers.thesis.resilience.job import Job
 
@@ -59,6 +63,7 @@ class Endless(Job):
 
 HOSTS, MOVES, QUICK_MOVES = 3, 6, 2
 JOB = Job(keys=400_000, rows=20_000, pace=4.0)
+HOT = Job(keys=800_000, rows=800_000, pace=2.0)  # each batch changes each key
 NOTICE = Job(keys=600_000, rows=10_000, pace=2.0)
 FIRST_HOSTS, FIRST_PARTITIONS, ROUNDS = 4, (8, 64), 5
 # Batches without a loss beside those around one: as many as there are around a notice.
@@ -72,7 +77,7 @@ FULL_DISK, FULL_DISK_MB, FULL_DISK_LIMIT_MB = (
 # A host is full after a quarter of an hour.
 GROWING, GROWN_HOSTS, GROW_S = Endless(keys=10**9, rows=6_000, pace=4.0, partitions=24), 4, 1320.0
 SHRINKINGS, QUICK_SHRINKINGS, UNASKED = 200, 10, 3
-TOLERANCE, BAR, SPREAD_BAR, NOTICE_BAR, HOSTS_BAR = 0.25, 0.9, 1.3, 1.2, 1.1
+TOLERANCE, BAR, SPREAD_BAR, NOTICE_BAR, HOSTS_BAR, LOG_BAR = 0.25, 0.9, 1.3, 1.2, 1.1, 0.5
 # Seconds between the figures that an executor writes.
 PERIOD = 1
 
@@ -138,6 +143,46 @@ def moves(store: StateStore, report: Report, quick: bool) -> None:
     near = [abs(each["ratio"] - 1) <= TOLERANCE for each in found]
     report.figures[f"moves, {store}"] = found
     report.at_least(f"{store}: share of {len(near)} moves predicted within {TOLERANCE:.0%}", statistics.mean(near), BAR)
+
+
+def with_log(made: Bed, folder: Path, *, asks: bool) -> tuple[float, float]:
+    """Move the partition with the longest log; return the MB that were read, and the longest batch over the median."""
+    placing, least = made.plant.placing, 2 * DELTAS
+    made.until(lambda seen: max(placing.move_load(each).logs for each in placing.tasks) >= least)
+    task = max(placing.tasks, key=lambda each: placing.move_load(each).logs)
+    there = made.plant.reconciler.locations()[task]
+    host = next(each for each in made.plant.hosts.usable if each != there)
+    executor = next(each for each, at in made.plant.hosts.host_of().items() if at == host)
+    before, so_far, since, usual = read_by(folder, executor), len(placing.landed), time.time(), made.normal()
+    with nullcontext() if asks else patch.object(StatePartitions, "snapshot", return_value=False):
+        made.plant.apply(MoveTask(task, host))
+        made.until(lambda seen: len(placing.landed) > so_far)
+    longest = max(end - start for start, end in made.batches() if end > since)
+    progress(
+        f"{asks}: {placing.landed[-1].megabytes:.3g} MB predicted, longest batch {longest / usual:.3g} of {usual:.3g} s"
+    )
+    return read_by(folder, executor) - before, longest / usual
+
+
+def logs(store: StateStore, report: Report, quick: bool) -> None:
+    """Compare moves of partitions whose changes outweigh their snapshot, with a new one asked for and without."""
+    longest: dict[bool, list[float]] = {True: [], False: []}
+    with tempfile.TemporaryDirectory(prefix="logs-", ignore_cleanup_errors=True) as name:
+        own = {**counted(Path(name)), "spark.sql.streaming.stateStore.maintenanceInterval": "60s"}  # Spark's own
+        with bed(HOT, 2, state_store=store, settings=own, steady=1) as made:
+            made.plant.reconciler._usual_limits = MigrationLimits(lazy=False)  # all is read once
+
+            def read(asks: bool) -> float:
+                megabytes, batch = with_log(made, Path(name), asks=asks)
+                longest[asks].append(batch)
+                return megabytes
+
+            sides = interleaved(partial(read, True), partial(read, False), 1 if quick else ROUNDS, store)
+    report.figures[f"MB that a move reads, {store}"] = sides.figures("with a snapshot asked for", "without")
+    report.figures[f"longest batch over median, {store}: with; without"] = list(longest.values())
+    report.at_most(
+        f"{store}: MB read by moves with long logs, with a snapshot asked for over without", sides.ratio, LOG_BAR
+    )
 
 
 def first(report: Report, quick: bool) -> None:
@@ -367,6 +412,8 @@ def notice(report: Report, quick: bool) -> None:
 PARTS: Mapping[str, Callable[[Report, bool], None]] = {
     "heap": partial(moves, "memory"),
     "rocksdb": partial(moves, "disk"),
+    "log": partial(logs, "disk"),
+    "log-heap": partial(logs, "memory"),
     "first": first,
     "notice": notice,
     "shrink": partial(shrink, "disk"),

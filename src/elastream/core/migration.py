@@ -63,7 +63,6 @@ class Migration:
     host: str
     since: float  # request (seconds on the caller's clock)
     why: str = ""
-    benefit: float = 0.0  # priority, higher first
     megabytes: float = math.nan  # of state that it loads, predicted; NaN if unknown
     state: MigrationState = MigrationState.WANTED
     flips: int = 0  # number of reports of the new location to Spark

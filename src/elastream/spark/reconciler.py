@@ -30,6 +30,7 @@ from elastream.spark.placement.placing import URGENT, Rings
 from elastream.spark.queries.query import QueryAccess
 from elastream.spark.queries.watched import SessionQueries
 from elastream.spark.standby import WarmStandby
+from elastream.spark.telemetry.state_files import DELTAS
 
 if TYPE_CHECKING:  # Autopilot watches queries and never loads the compiler
     from elastream.spark.queries.compiled import CompiledQueries
@@ -44,9 +45,6 @@ HOST_STEP_S, CALM_S = 0.25, 1.0
 POLL_SHARE = 0.01
 # Load of a task whose load is unknown: such tasks are spread by their number.
 UNKNOWN_LOAD = 1e-9
-# Committed batches that a replica may lack and still make a move cheap. Spark's snapshots are as many apart
-# (spark.sql.streaming.stateStore.minDeltasForSnapshot), so a task without a replica reads more.
-NEAR_BATCHES = 10
 # A query that stops, or a host that goes, makes one or two passes fail.
 MAX_FAULTS = 5
 CLOSE_TIMEOUT_S = 10.0
@@ -120,7 +118,8 @@ class Reconciler:
         self._load: Callable[[], ObservedLoad] = ObservedLoad
         self._placing.benefit = self._benefit_of
         if standby is not None:
-            self._placing.replica_hosts = partial(standby.replica_hosts, NEAR_BATCHES)
+            # A replica that lacks as many batches makes a move cheap: a task without one reads a snapshot, too.
+            self._placing.replica_hosts = partial(standby.replica_hosts, DELTAS)
         self._ended: dict[str, int] = {}
         self._ended_at: dict[str, float] = {}
         self._deadlines: Mapping[str, float] = {}

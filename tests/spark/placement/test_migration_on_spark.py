@@ -28,6 +28,7 @@ from elastream.spark.jvm.standby import StageReplicas, StandbyRegistry
 from elastream.spark.jvm.standby_jar import copies_settings
 from elastream.spark.jvm.state_partitions import StatePartitions
 from elastream.spark.placement.allocation import AllocationStore
+from elastream.spark.telemetry.state_files import written_files
 from elastream_papers.nstorm.schemes import CYCLES, Cycles, Follower, Scheme
 from support.shared_session import end_shared_session
 from support.waiting import wait_until
@@ -234,6 +235,23 @@ def test_a_batch_finds_the_state_that_was_loaded_ahead_and_loads_nothing(spark, 
         assert (metrics["rocksdbNumReplayChangelogFiles"] > 0) == (not ahead)
     else:
         pytest.skip("this release of Spark does not tell how RocksDB got its state")
+
+
+@pytest.mark.slow
+def test_a_snapshot_is_written_with_the_next_batch_on_request(spark, tmp_path):
+    stepped = Stepped(spark, tmp_path)
+    try:
+        stepped.batch()
+        states = StatePartitions(spark, stepped.query, 1)
+        asked = states.snapshot(0)
+        assert asked == (release_of(SPARK) >= (4, 2))
+        stepped.batch()
+        stepped.batch()
+        written = {number for number, whole, _ in written_files(tmp_path / "checkpoint/state/0/0") if whole}
+        assert written == ({2} if asked else set())
+    finally:
+        stepped.query.stop()
+    assert is_exact(spark, "deduplication", tmp_path / "checkpoint")
 
 
 def keeps(copies, partition, place):

@@ -4,15 +4,17 @@ import threading
 import time
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from py4j.protocol import Py4JError
 
 from elastream.core.migration import MigrationState
 from elastream.core.task_id import TaskId
 from elastream.spark.jvm.executors import Location
 from elastream.spark.jvm.state_partitions import SavedState
 from elastream.spark.placement.allocation import AllocationStore
-from elastream.spark.placement.placing import MAX_REPORTS, STRAYS_AFTER, URGENT, MigrationLimits, Placing
+from elastream.spark.placement.placing import MAX_REPORTS, MAX_SNAPSHOTS, STRAYS_AFTER, URGENT, MigrationLimits, Placing
 from support.property_examples import examples
 
 HERE = {name: Location(f"10.0.0.{number}", str(number)) for number, name in enumerate(("h1", "h2", "h3"))}
@@ -36,6 +38,8 @@ class Engine:
     overwrites: bool = False
     state: SavedState | None = None
     slow: dict[Location, threading.Event] = field(default_factory=dict)
+    snapshots: list[int] = field(default_factory=list)
+    writes_snapshots: bool | Exception = True
 
     def where(self):
         return dict(self.believed)
@@ -53,6 +57,12 @@ class Engine:
 
     def idle(self):
         return not self.busy
+
+    def snapshot(self, partition):
+        if isinstance(self.writes_snapshots, Exception):
+            raise self.writes_snapshots
+        self.snapshots.append(partition)
+        return self.writes_snapshots
 
     def load(self, places, *, keep):
         self.jobs += 1
@@ -146,6 +156,65 @@ def test_a_few_at_a_time_towards_each_host(tmp_path):
     assert sorted(bench.engine.told) == [(0, "h2"), (2, "h3")]
     bench.batch()
     assert sorted(bench.engine.told) == [(0, "h2"), (1, "h2"), (2, "h3")]
+
+
+def long_log(bench, path, partition=1):
+    """Give a partition eleven changes of a megabyte and no snapshot, and return its folder."""
+    folder = path / f"0/{partition}"
+    folder.mkdir(parents=True)
+    for number in range(1, 12):
+        with (folder / f"{number}.delta").open("wb") as file:
+            file.truncate(1_000_000)
+    bench.engine.state = SavedState(str(path), 11, ((0, "default"),))
+    return folder
+
+
+def test_move_waits_for_a_snapshot_where_the_log_is_long(tmp_path):
+    bench = Bench(tmp_path)
+    folder = long_log(bench, tmp_path)
+    bench.placing.move(task(1), "h2")
+    bench.batch()
+    assert (bench.engine.snapshots, bench.engine.told) == ([1], [])
+    (folder / "11.snapshot").write_bytes(bytes(1_000))
+    bench.batch()
+    assert (bench.engine.snapshots, bench.engine.told) == ([1], [(1, "h2")])
+
+
+def test_move_goes_on_if_no_snapshot_comes(tmp_path):
+    bench = Bench(tmp_path)
+    long_log(bench, tmp_path)
+    bench.placing.move(task(1), "h2")
+    bench.batch(MAX_SNAPSHOTS + 1)
+    assert (bench.engine.snapshots, bench.engine.told) == ([1] * MAX_SNAPSHOTS, [(1, "h2")])
+
+
+def test_moves_to_one_host_wait_for_their_snapshots_together(tmp_path):
+    bench = Bench(tmp_path)
+    for index in (1, 2):
+        long_log(bench, tmp_path, index)
+    bench.placing.move_all({task(1): "h2", task(2): "h2"})
+    bench.batch()
+    assert bench.engine.snapshots == [1, 2]
+
+
+def test_end_of_another_query_uses_up_no_request_for_a_snapshot(tmp_path):
+    bench = Bench(tmp_path)
+    long_log(bench, tmp_path)
+    bench.placing.move(task(1), "h2")
+    for _ in range(MAX_SNAPSHOTS + 1):
+        bench.placing.batch_ended(["another"], 0, bench.usable.get)
+    assert (bench.engine.snapshots, bench.engine.told) == ([], [])
+
+
+@pytest.mark.parametrize("case", ["not written on request", "Spark fails", "a deadline", "loaded between batches"])
+def test_move_waits_for_no_snapshot(case, tmp_path):
+    bench = Bench(tmp_path, lazy=case == "loaded between batches")
+    long_log(bench, tmp_path)
+    bench.engine.writes_snapshots = case == "Spark fails" and Py4JError("a gateway that has gone")
+    bench.placing.move(task(1), "h2")
+    bench.benefit[task(1)] = URGENT if case == "a deadline" else 0.0
+    bench.batch()
+    assert bench.engine.told == [(1, "h2")]
 
 
 def test_move_says_how_many_megabytes_it_loads(tmp_path, caplog):

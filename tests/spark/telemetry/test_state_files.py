@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from elastream.spark.jvm.state_partitions import SavedState, StatefulOperator, StatefulStage
-from elastream.spark.telemetry.state_files import StateSizes, move_load
+from elastream.spark.telemetry.state_files import MoveLoad, StateSizes, move_load
 from elastream_papers.thesis.resilience.checkpoint_files import StateFile, delta_over_full, state_files
 
 
@@ -76,7 +76,7 @@ def test_move_loads_the_newest_snapshot_and_the_changes_since(tmp_path):
     zipped = write_rocks(tmp_path / "0/1", "2.zip", [700, 50])
     for version in (1, 2, 3, 4):
         write(tmp_path / "0/1", f"{version}.changelog", 10 * version)
-    assert move_load(saved(tmp_path, 3), 1) == (pytest.approx((zipped + 750 + 30) / 1e6), 1)
+    assert move_load(saved(tmp_path, 3), 1) == (pytest.approx((zipped + 750 + 30) / 1e6), pytest.approx(3e-5), 1)
     assert move_load(saved(f"file:{tmp_path}", 4), 1).logs == 2
     assert move_load(saved(tmp_path, 4), 1).text.endswith("MB of state, with 2 change logs")
 
@@ -151,3 +151,19 @@ def test_a_checkpoints_writes_are_compared_with_the_state_of_its_version():
     assert math.isnan(delta_over_full([files(2), files()]))
     assert math.isnan(delta_over_full([files(12)]))
     assert math.isnan(delta_over_full([]))
+
+
+@pytest.mark.parametrize(
+    ("load", "worth"),
+    [
+        (MoveLoad(100.0, 60.0, 11), True),
+        (MoveLoad(60.0, 60.0, 11), True),  # no snapshot yet
+        (MoveLoad(100.0, 60.0, 10), False),
+        (MoveLoad(100.0, 40.0, 60), False),
+        (MoveLoad(9.0, 8.0, 60), False),
+        (MoveLoad(), False),
+        (MoveLoad(math.nan, 60.0, 60), False),
+    ],
+)
+def test_a_snapshot_is_worth_it_if_it_is_overdue_and_smaller_than_the_changes(load, worth):
+    assert load.worth_a_snapshot == worth

@@ -1,7 +1,7 @@
 // Reads of the control plane from the driver's JVM, many values a call: a call through the gateway costs as much as all
 // below.
 // Compiled by driver_side.py with Spark's code generator's compiler (Janino), which has no lambdas and no inference: hence
-// the plain loops and casts. Keeps nothing; only `hold` changes anything.
+// the plain loops and casts. Keeps nothing; only `hold` and `snapshot` change anything.
 
 /**
  * Stateful operators of a query, by the plan of its last batch. Lines "group operator partitions planId name root
@@ -77,6 +77,30 @@ public static String locations(Object coordinator, String root, String run, long
         out.append('\n');
     }
     return out.toString();
+}
+
+/**
+ * Let the next commit of a state store write a snapshot, as Spark does once snapshots lag (since 4.2). Empty if this Spark,
+ * or a setting, forbids it. Spark forgets it when a batch ends: one that has opened the store already writes none.
+ */
+public static String snapshot(Object coordinator, Object provider) {
+    org.apache.spark.sql.execution.streaming.state.StateStoreProviderId store =
+        (org.apache.spark.sql.execution.streaming.state.StateStoreProviderId) provider;
+    String prefix = "org$apache$spark$sql$execution$streaming$state$StateStoreCoordinator$$";
+    java.util.Map endpoints = (java.util.Map) kept(
+        kept(kept(kept(coordinator, "rpcEndpointRef"), "nettyEnv"), "dispatcher"), "endpointRefs");
+    if (endpoints == null) return "";
+    for (java.util.Iterator all = endpoints.keySet().iterator(); all.hasNext();) {
+        Object each = all.next();
+        Object lagging = member(each, prefix + "snapshotUploadLaggingStores");
+        if (lagging == null || !Boolean.TRUE.equals(member(each, prefix + "forceSnapshotUploadOnLag"))) continue;
+        // Spark replaces the set when a batch ends. Only its own thread may change the map.
+        scala.Option stores = ((scala.collection.mutable.HashMap) lagging).get(store.queryRunId());
+        if (stores.isEmpty()) return ""; // no batch has ended
+        ((scala.collection.mutable.HashSet) stores.get()).add(store);
+        return "asked\n";
+    }
+    return "";
 }
 
 /**
@@ -300,6 +324,15 @@ private static String files(Object source) {
         }
         return glob;
     } catch (Exception other) { return "?"; }
+}
+
+/** Value of the private field `name`, null if there is none. */
+private static Object kept(Object object, String name) {
+    try {
+        java.lang.reflect.Field field = object.getClass().getDeclaredField(name);
+        field.setAccessible(true);
+        return field.get(object);
+    } catch (Exception none) { return null; }
 }
 
 /** Answer of the method `name` without parameters, null if there is none. */

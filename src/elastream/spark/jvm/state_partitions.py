@@ -304,6 +304,15 @@ class StatePartitions:
                 provider = self._provider(operator, partition, store)
                 self._coordinator.reportActiveInstance(provider, to.address, to.executor, self._nothing_else)
 
+    def snapshot(self, partition: int) -> bool:
+        """Ask for a snapshot of `partition` with the next batch; False if this Spark writes none on request.
+
+        A batch that has begun may miss it: check, repeat.
+        """
+        stores = [(operator, store) for operator in self._operators for store in operator.stores]
+        providers = [self._provider(operator, partition, store) for operator, store in stores]
+        return [] not in [self._driver.ask("snapshot", self._coordinator, each) for each in providers]
+
     def stores(self) -> Mapping[StatefulOperator, Java | None] | None:
         """Return each operator's StateStoreRDD, if it has one; None before a batch's plan exists. Raises Py4JError."""
         execution = self._execution()

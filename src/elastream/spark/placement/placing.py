@@ -77,8 +77,8 @@ ENDED_MIGRATIONS = 5_000
 PLAN_RETENTION_S = 3600.0
 # Priority of migrations off a host that is taken away, above any load.
 URGENT = 1e6
-# Loading ahead only saves time; the migration continues without.
-MAX_PRELOADS = 3
+# Loading ahead, and a snapshot before, only save time; the migration continues without.
+MAX_PRELOADS = MAX_SNAPSHOTS = 3
 
 # Maps a host to its executor; None if it has none, or is not usable.
 Target = Callable[[str], Location | None]
@@ -97,6 +97,7 @@ class _ActiveMigration:
     place: Location | None = None
     due: int = 0
     loads: int = 0
+    snapshots: int = 0
     load: StatePreload | None = None
     loaded: bool = False
     keep: bool = False
@@ -248,7 +249,7 @@ class Placing:
             for task in [task for task in self._under_way if task.operator in operators]:
                 self._settle(task, batch, target)
             self._follow_plan(operators, target)
-            self._start_migrations(target)
+            self._start_migrations(target, operators)
             for each in list(self._under_way.values()):
                 if each.migration.task.operator in operators and each.place is not None and not self._waits(each):
                     self._flip(each)
@@ -267,7 +268,7 @@ class Placing:
             if running.migration.host == host:
                 return
             self._end(task, MigrationState.DROPPED)
-        self._under_way[task] = _ActiveMigration(Migration(task, host, self._clock(), why, self.benefit(task)))
+        self._under_way[task] = _ActiveMigration(Migration(task, host, self._clock(), why))
 
     def _settle(self, task: TaskId, batch: int, target: Target) -> None:
         each = self._under_way[task]
@@ -315,7 +316,7 @@ class Placing:
             elif running is not None and running.migration.host != host:
                 self._request(task, host, self.plan.latest.why)
 
-    def _start_migrations(self, target: Target) -> None:
+    def _start_migrations(self, target: Target, ended: Collection[str]) -> None:
         active = [each for each in self._under_way.values() if each.migration.state is not MigrationState.FLIPPED]
         count = Counter(each.migration.host for each in active if each.place is not None)
         waiting = [each for each in self._under_way.values() if each.place is None]
@@ -328,8 +329,9 @@ class Placing:
         loads: dict[tuple[str, bool], StatePreload] = {}
 
         def order(each: _ActiveMigration) -> tuple[bool, float, float, TaskId]:
-            move = each.migration  # a stray may come back each time: it holds up no other, except before a deadline
-            return self._strays(move) and move.benefit < URGENT, -move.benefit, move.since, move.task
+            move, benefit = each.migration, self.benefit(each.migration.task)
+            # A stray may come back each time: it holds up no other, except before a deadline.
+            return self._strays(move) and benefit < URGENT, -benefit, move.since, move.task
 
         for each in sorted(waiting, key=order):
             host = each.migration.host
@@ -340,11 +342,13 @@ class Placing:
                 continue
             if place is None or (not keep and count[host] >= most):
                 continue
+            size, preloads = self.move_load(task), self._preloads(each, keep)
+            if not preloads and size.worth_a_snapshot and self._snapshot_comes(each, ended):
+                continue
             count[host] += 1
             each.place = place
-            each.migration = replace(each.migration, megabytes=self.move_load(task).megabytes)
-            located = task in self._where and task.operator not in self._cold
-            if self.limits.lazy and located and each.loads < MAX_PRELOADS and (keep or self.states[task.operator].idle()):
+            each.migration = replace(each.migration, megabytes=size.megabytes)
+            if preloads:
                 # One job loads all states selected now: a job costs the driver more than loading a small state.
                 each.load = loads.setdefault((task.operator, keep), StatePreload(task.operator, keep, {}))
                 each.load.places[task] = place
@@ -352,6 +356,25 @@ class Placing:
                 self._step(each, MigrationState.WARMING)
         for load in loads.values():
             self._loaders.put(load)
+
+    def _preloads(self, each: _ActiveMigration, keep: bool) -> bool:
+        task = each.migration.task
+        possible = self.limits.lazy and task in self._where and task.operator not in self._cold
+        return possible and each.loads < MAX_PRELOADS and (keep or self.states[task.operator].idle())
+
+    def _snapshot_comes(self, each: _ActiveMigration, ended: Collection[str]) -> bool:
+        """Ask for a snapshot when the task's query ends a batch, a few times; return False if none will come in time."""
+        task = each.migration.task
+        if each.snapshots >= MAX_SNAPSHOTS or self.benefit(task) >= URGENT:
+            return False
+        if task.operator not in ended:
+            return True
+        each.snapshots += 1
+        try:
+            return self.states[task.operator].snapshot(task.index)
+        except Py4JError:
+            log.info("no snapshot of %s before its move", task, exc_info=True)
+            return False
 
     def _waits(self, each: _ActiveMigration) -> bool:
         """Return True while an executor without tasks still loads: its first task would unload the rest."""

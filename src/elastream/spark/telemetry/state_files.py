@@ -29,6 +29,10 @@ WHOLE = ("snapshot", "zip")
 # This store's files are directly in the folder of a partition; other stores have a subfolder of their name.
 DEFAULT = "default"
 MEGABYTE = 1e6
+# Changes between two snapshots, by default (spark.sql.streaming.stateStore.minDeltasForSnapshot).
+DELTAS = 10
+# MB of changes below which a snapshot is not worth the wait for a batch.
+FEW_MB = 10.0
 # Cores that listing may take: with hundreds of partitions some looks are skipped.
 LISTING_CORES = 0.005
 NAN = math.nan
@@ -152,10 +156,16 @@ def files_of(folder: Path, version: int) -> StateFiles:
 
 
 class MoveLoad(NamedTuple):
-    """State that a move loads: megabytes (NaN if unknown), and files of changes since the snapshot."""
+    """State that a move loads, in MB (NaN if unknown), the changes since the snapshot in it, and their files."""
 
     megabytes: float = NAN
+    changed: float = 0.0
     logs: int = 0
+
+    @property
+    def worth_a_snapshot(self) -> bool:
+        """Return True if Spark's own snapshot is overdue, and a new one would more than halve what is loaded."""
+        return self.logs > DELTAS and self.changed > FEW_MB and 2 * self.changed > self.megabytes
 
     @property
     def text(self) -> str:
@@ -169,9 +179,11 @@ def move_load(saved: "SavedState | None", partition: int) -> MoveLoad:
     if saved is None or (local := _local(saved.root)) is None:
         return MoveLoad()
     opened = [files_of(_store_folder(local, at, partition, store), saved.version) for at, store in saved.stores]
-    size = math.fsum(file_size(path) for each in opened for path in (each.snapshot, *each.changes) if path)
-    return MoveLoad(size / MEGABYTE if any(each.snapshot or each.changes for each in opened) else NAN,
-                    max((len(each.changes) for each in opened), default=0))  # fmt: skip
+    if not any(each.snapshot or each.changes for each in opened):
+        return MoveLoad()
+    whole = math.fsum(file_size(each.snapshot) for each in opened if each.snapshot) / MEGABYTE
+    changed = math.fsum(file_size(path) for each in opened for path in each.changes) / MEGABYTE
+    return MoveLoad(whole + changed, changed, max(len(each.changes) for each in opened))
 
 
 def _store_folder(root: Path, operator: int, partition: int, store: str) -> Path:
