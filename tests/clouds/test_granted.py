@@ -34,6 +34,8 @@ def test_executor_that_its_cluster_takes_away_is_recalled():
     assert hosts["h2"].deadline == 1130.0
     provider.report(RunState(holding=frozenset({"h2", "unknown"})))
     assert session.protected == {executor}
+    provider.close()
+    assert session.protected == set(), "nobody would take the mark off later"
 
 
 class TestWaiting:

@@ -46,6 +46,9 @@ class FakeSession:
     def protect(self, executors):
         self.protected = set(executors)
 
+    def unprotect(self):
+        self.protected = set()
+
     def ending(self, executor):
         return self.ended.get(executor, "")
 

@@ -206,6 +206,7 @@ class ExecutorProvider(Provider):
         with self._lock:
             if self._allocator is None:
                 return
+            self._allocator.unprotect()
             leased = [host for host in self._hosts.values() if host.leased] if self._ends else []
             for host in leased:
                 host.released = True

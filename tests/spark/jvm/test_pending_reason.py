@@ -71,6 +71,16 @@ def test_executors_with_state_are_protected_until_they_hold_none():
     assert [each for each in calls if each[0] == "protect"] == [("protect", "1,2"), ("protect", "2"), ("protect", "")]
 
 
+def test_marks_of_protected_executors_are_taken_off_at_the_end():
+    cluster, calls, _ = watch([], [], [], [])
+    cluster.unprotect()
+    assert calls == [], "nothing is protected"
+    cluster.protect({"1"})
+    cluster.renew()
+    cluster.unprotect()
+    assert [each for each in calls if each[0] == "protect"] == [("protect", "1"), ("protect", "")]
+
+
 @pytest.mark.parametrize("refused", [["protect"], ["notices", "protect"]])
 def test_refused_protection_is_tried_again_only_when_notices_are_due(refused):
     calls, clock = [], FakeClock(100.0)

@@ -118,6 +118,12 @@ class ClusterWatch:
         """Mark the pods of these executors, and of no others, as not to be disrupted."""
         self._holders = ",".join(sorted(executors))
 
+    def unprotect(self) -> None:
+        """Take all marks off before returning."""
+        self._holders = ""
+        if self._protected:
+            self.renew()
+
     def renew(self) -> None:
         self._tried = holders = self._holders
         try:

@@ -164,6 +164,10 @@ class AllocationClient:
         if self._watch is not None:
             self._watch.protect(executors)
 
+    def unprotect(self) -> None:
+        if self._watch is not None:
+            self._watch.unprotect()
+
     def ending(self, executor: str) -> str:
         """Return Spark's reason for the end of an executor; empty if unknown."""
         return self.executors.ending(executor)
