@@ -130,7 +130,8 @@ def check_repartition(
     if state.committed < 0 or (state.committed < state.batch and not skip_open_batch):
         remedy = "let the query end it, or skip it (--skip-open-batch) if the sink tolerates that its records come again"
         raise InputError(f"batch {state.batch} of {name} is not committed: {remedy}")
-    age = time.time() - (name / "commits" / str(state.committed)).stat().st_mtime
+    # Tasks of a long batch write to the folders of state partitions.
+    age = time.time() - max(os.stat(folder).st_mtime for folder, _, _ in os.walk(name))
     if age < QUIET_S and not stopped:
         raise InputError(f"{name} was written {age:.0f} s ago: stop the query first")
 
@@ -222,7 +223,8 @@ def repartition(
                 check()
                 raise
             check()
-        if checkpoint_state(folder).batch != state.batch:
+        now = checkpoint_state(folder)
+        if (now.batch, now.committed) != (state.batch, state.committed):
             raise InputError(f"{folder} was written meanwhile: stop the query first")
         _exchange(folder, copy)
     except BaseException as error:
