@@ -392,7 +392,7 @@ def test_records_that_came_in_during_a_slow_batch_are_no_surge():
 def test_finding_says_what_to_change_and_how_sure_it_is():
     (finding,) = findings_of(read(PLANTED["partitions"]()), 10.0)
     assert "200 partitions on 4 slots" in finding.evidence
-    assert finding.change == "spark.sql.shuffle.partitions=8, on a new checkpoint if the query has state"
+    assert finding.change == "spark.sql.shuffle.partitions=8; with state, elastream repartition or a new checkpoint"
     assert finding.sure is Sureness.HIGH
 
 

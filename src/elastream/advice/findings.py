@@ -427,7 +427,8 @@ def _partitions(application: Application, query: LoggedQuery, warm: Sequence[Log
             f"{query.name} shuffles to {number} partitions on {counted(slots, 'slot')} with "
             f"{amount(statistics.median(records))} records each, which take {percent(statistics.median(shares))} of a batch"
         )
-        change = f"spark.sql.shuffle.partitions={max(2, 2 * slots)}, on a new checkpoint if the query has state"
+        wanted = max(2, 2 * slots)
+        change = f"spark.sql.shuffle.partitions={wanted}; with state, elastream repartition or a new checkpoint"
         yield Finding(query.name, "partitions", evidence, change, Sureness.HIGH)
 
 
