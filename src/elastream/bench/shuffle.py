@@ -1,8 +1,7 @@
 """ShuffleBench's task: records are matched to consumers, and each consumer keeps a state that nobody else can read.
 
-Task and terms are those of "ShuffleBench: A Benchmark for Large-Scale Data Shuffling Operations with Distributed Stream
-Processing Frameworks" (Henning, Vogel, Leichtfried, Ertl, Rabiser; ICPE 2024). Here a record has at most one consumer, all
-are equally likely, and an event is about consecutive records, so that each can be checked.
+Task and terms are those of "ShuffleBench" (Henning, Vogel, Leichtfried, Ertl, Rabiser; ICPE 2024). Here a record has at
+most one consumer, all are equally likely, and an event is about consecutive records, so that each can be checked.
 """
 
 from collections.abc import Iterator

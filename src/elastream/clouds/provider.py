@@ -241,7 +241,7 @@ class ExecutorAllocator(Protocol):
         """Ask the cluster manager to leave these executors, and no others, where they are."""
 
     def unprotect(self) -> None:
-        """Let the cluster manager take any executor away again; return when it knows."""
+        """Withdraw `protect` before returning."""
 
     def release_leftovers(self, application: str) -> None:
         """Release what an earlier application left on the cluster; may take long."""

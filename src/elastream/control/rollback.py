@@ -1,14 +1,12 @@
 """Roll-back of bad decisions, for any policy.
 
 A decision is bad if the objective is worse than predicted beyond the usual error in three rounds in a row, at an unchanged
-load. The objective is latency against its target, then cost per record: the cores that a record needs, times the price of
-a core. Both should stay as in the last rounds, unless the policy predicts a longer latency. A switch predicts the cores of
-its alternates; a lease predicts the declared speed of its type. The usual error is a robust scale of the errors of earlier
-rounds. Unknown figures are never worse.
+load. The objective is latency against its target, then cost per record: its cores times the price of a core. Both should
+stay as in the last rounds, unless the policy predicts a longer latency. A switch predicts the cores of its alternates, a
+lease the declared speed of its type. The usual error is a robust scale of earlier errors. Unknown figures are never worse.
 
-A refusal lasts `FIRST_REFUSAL_S`, and twice as long if the action is undone again soon after. A refusal to remove hosts
-ends early if the load changes or a host is lost. Another type is leased in place of a refused lease. Refusals survive a
-resumed run; trials do not.
+A refusal lasts `FIRST_REFUSAL_S`, and twice as long if the action is undone again soon; one to remove hosts ends early if
+the load changes or a host is lost. Another type is leased in place of a refused lease. Refusals survive a resumed run.
 """
 
 import math

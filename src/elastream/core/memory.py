@@ -59,7 +59,7 @@ class MemoryUse:
         return self.limit - reserve * (self.limit - self.fixed)
 
     def grown(self, megabytes: float, at: Integers) -> "MemoryUse":
-        """Return the use with so many `megabytes` of state more, in its proportions. `at`: host by task."""
+        """Return the use with `megabytes` of state more, in its proportions. `at`: host by task."""
         more = self.tasks * (megabytes / self.total)
         used = self.used + np.bincount(at[at >= 0], more[at >= 0], len(self.used))
         return replace(self, used=used, tasks=self.tasks + more, total=self.total + megabytes)

@@ -1,8 +1,8 @@
 """States of a job that sleeps between bounded runs, and their log `freshness.jsonl` in the run's folder.
 
-The log decides nothing about records or hosts: checkpoints say what is committed, `leases.jsonl` what is leased, and locks
-who lives. A controller that finds leases, or another last state than `asleep`, `ended` or `releasing`, starts at once. That
-run takes over leases and repeats an uncommitted batch, whether or not records wait.
+Checkpoints, not the log, say what is committed, `leases.jsonl` what is leased, and locks who lives. A controller that finds
+leases, or another last state than `asleep`, `ended` or `releasing`, starts at once. Its run takes them over, and repeats an
+open batch.
 """
 
 import math

@@ -77,14 +77,24 @@ def test_operator_with_a_task_of_unknown_load_is_skipped():
     assert {move.task.operator for move in balance_by_load(observation)} == {"b"}
 
 
+def with_values(observation, **values):
+    tasks = observation.tasks
+    named = {Metric[name.upper()]: each for name, each in values.items()}
+    return replace(observation, tasks=TaskFrame(tasks.operator, tasks.index, tasks.host, tuple(GRAPH.by_name), named))
+
+
 def test_a_difference_within_what_its_samples_disagree_moves_nothing():
     place, busy = [0, 0, 1, 1], [0.5, 0.3, 0.2, 0.2]
     for error, moved in ((0.01, True), (0.1, False), (math.nan, True)):
-        observation = observe(place, [1, 1], busy)
-        tasks = observation.tasks
-        values = {Metric.BUSY_CORES: busy, Metric.BUSY_CORES_ERROR: [error] * 4}
-        noisy = replace(observation, tasks=TaskFrame(tasks.operator, tasks.index, tasks.host, tuple(GRAPH.by_name), values))
+        noisy = with_values(observe(place, [1, 1], busy), busy_cores=busy, busy_cores_error=[error] * 4)
         assert bool(balance_by_load(noisy)) is moved
+
+
+def test_state_stays_where_loading_it_takes_longer_than_balance_repays():
+    place, busy = [0, 0, 1, 1], [0.5, 0.3, 0.2, 0.2]
+    for megabytes, moved in ((1_000.0, True), (10_000.0, False), (math.nan, True)):
+        large = with_values(observe(place, [1, 1], busy), busy_cores=busy, state_size=[megabytes] * 4)
+        assert bool(balance_by_load(large)) is moved
 
 
 def test_what_is_idle_stays_where_it_is():

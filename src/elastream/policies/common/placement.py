@@ -24,6 +24,8 @@ SURE = 2.0
 # Tasks beyond an even share that a host may hold, and the limit of that as a part of the even share. Measured capacities
 # fluctuate: without slack a task would move to and fro. For a small host half a task is much.
 SLACK, UNSURE = 0.5, 0.25
+# MB of state that a core loads per second, and seconds within which better balance must repay that.
+LOADED_MB_S, REPAID_S = 25.0, 600.0
 # Part above the mean load at which the fullest host stays as it is: further moves cost more than they gain.
 ENOUGH = 0.01
 
@@ -54,11 +56,11 @@ def balance_by_load(observation: Observation, *, gain: float = 0.03, worth: floa
 
     Args:
         gain: Least improvement as a part of the highest load per core.
-        worth: Least improvement in busy cores per core. A third limit is `SURE` standard errors of the load.
+        worth: Least improvement in busy cores per core. Others: `SURE` standard errors, and what repays loading the state.
     """
     moves: list[tuple[float, MoveTask]] = []
     spread = _Spread(observation)
-    busy = observation.tasks.column(Metric.BUSY_CORES)
+    busy, sizes = observation.tasks.column(Metric.BUSY_CORES), observation.tasks.column(Metric.STATE_SIZE)
     errors = observation.tasks.column(Metric.BUSY_CORES_ERROR)
     for rows in spread.operators:
         weights = busy[rows]
@@ -72,7 +74,8 @@ def balance_by_load(observation: Observation, *, gain: float = 0.03, worth: floa
         if before - max(weights.sum() / cores.sum(), weights.max() / cores.max()) <= needed:
             continue
         steps, after = _level(place, weights, cores)
-        if before - after <= needed:
+        loading = float(np.nansum(sizes[rows[[row for row, _ in steps]]])) / LOADED_MB_S / cores.sum()
+        if before - after <= max(needed, loading / REPAID_S):
             continue
         why = f"the fullest host has {before:.3g} busy cores a core, and can have {after:.3g}"
         moves += [(float(weights[row]), spread.move(rows[row], target, why)) for row, target in steps]

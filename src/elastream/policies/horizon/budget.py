@@ -1,8 +1,8 @@
 """The latency budget: the fewest cores for which every expected record is served in time.
 
-A record may wait for `budget` seconds. Records that arrive between two times u < s must be served by s + budget, within
-s - u + budget seconds. The need is the largest such quotient of records and seconds. It is near the mean of the load for a
-long budget, and near the peak for a short one.
+A record may wait for `budget` seconds. Those that arrive between times u < s must be served within s - u + budget seconds.
+The need is the largest such quotient of records and seconds: near the load's mean for a long budget, near its peak for a
+short one.
 """
 
 import math

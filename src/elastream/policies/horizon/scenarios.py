@@ -1,8 +1,8 @@
 """Scenarios of the arrivals over the next minutes, from the load's own past.
 
-Past moments resemble the present by their level and its growth over several windows. The load after each of them, scaled to
-the present level, is one scenario. The moments of strongest growth give one more: the worst jump. Without a past, the last
-rate and the spread of rates count.
+Past moments resemble the present by their level and its growth over several windows. The load after each, scaled to the
+present level, is one scenario. Moments of strongest growth give one more: the worst jump. Without a past, the last rate and
+the spread of rates count.
 """
 
 import math

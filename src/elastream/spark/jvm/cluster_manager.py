@@ -119,7 +119,6 @@ class ClusterWatch:
         self._holders = ",".join(sorted(executors))
 
     def unprotect(self) -> None:
-        """Take all marks off before returning."""
         self._holders = ""
         if self._protected:
             self.renew()

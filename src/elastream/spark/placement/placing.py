@@ -1,7 +1,7 @@
 """Locations of state partitions, and migration of those that are not on their planned host.
 
-After each batch every task is checked; one elsewhere migrates (states: `elastream.core.migration`). An operator without a
-ring has an implicit one of all usable hosts at even tokens.
+After each batch every task is checked; one elsewhere migrates (`elastream.core.migration`). Without a ring, an operator has
+one of all usable hosts at even tokens.
 """
 
 import logging
@@ -363,7 +363,7 @@ class Placing:
         return possible and each.loads < MAX_PRELOADS and (keep or self.states[task.operator].idle())
 
     def _snapshot_comes(self, each: _ActiveMigration, ended: Collection[str]) -> bool:
-        """Ask for a snapshot when the task's query ends a batch, a few times; return False if none will come in time."""
+        """Ask for a snapshot at each end of the task's batch, a few times; return False if none will come in time."""
         task = each.migration.task
         if each.snapshots >= MAX_SNAPSHOTS or self.benefit(task) >= URGENT:
             return False

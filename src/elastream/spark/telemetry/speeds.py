@@ -1,8 +1,7 @@
 """Speed of hosts, from the probes beside their Python workers (`worker.probe`).
 
-It is the rate of one core of the host's type relative to the fastest host present (cf. the thesis, section 1.3), which
-therefore has its type's declared speed. It is lower if a core needs more CPU seconds for the same work, and if the host
-does not get all of its cores.
+It is the rate of one core relative to the fastest host present (cf. the thesis, section 1.3), which has its type's declared
+speed. It is lower if a core needs more CPU seconds for the same work, and if the host does not get all of its cores.
 """
 
 import contextlib

@@ -164,7 +164,7 @@ class MoveLoad(NamedTuple):
 
     @property
     def worth_a_snapshot(self) -> bool:
-        """Return True if Spark's own snapshot is overdue, and a new one would more than halve what is loaded."""
+        """Return True if Spark's own snapshot is overdue and a new one more than halves the load."""
         return self.logs > DELTAS and self.changed > FEW_MB and 2 * self.changed > self.megabytes
 
     @property
