@@ -209,6 +209,12 @@ class BatchModel:
         """Return the tasks of the widest stage; ANY_TASKS if unknown."""
         return max(stage.tasks for stage in self.stages)
 
+    @property
+    def lent(self) -> float:
+        """Return the slots that its tasks had in the log for each slot that other queries left idle on average."""
+        ratio = max(self.stages, key=lambda stage: stage.run.each).ratio
+        return 1 / ratio if 0 < ratio < 1 else 1.0
+
     def largest_batch(self, seconds: float, slots: float) -> float:
         """Return the records of a batch that takes so long; infinite if records hardly count."""
         fixed, each = self.seconds(0.0, slots), self.seconds(1e6, slots)

@@ -82,17 +82,19 @@ class Sizing:
 
 @dataclass(frozen=True, slots=True)
 class _Served:
-    """A query with its model. others: slots that other queries keep busy."""
-
     query: LoggedQuery
     batches: list[LoggedBatch]
     model: BatchModel
     arrivals: Arrivals
-    others: float
 
     @property
     def records(self) -> float:
         return float(self.arrivals.total[-1])
+
+    @property
+    def busy(self) -> float:
+        """Slots that it keeps busy on average."""
+        return self.records * self.model.work / float(np.ptp(self.arrivals.times))
 
 
 def size(application: Application, target: float, price: float, limits: dict[str, float]) -> Sizing:
@@ -150,8 +152,7 @@ def _calibrated(
     }
     for id, query in application.queries.items():
         warm, limit = query.warm[-PREDICTED:], limits.get(id, math.inf)
-        others = math.fsum(busy.values()) - busy[id]
-        slots = _slots_of(application, others)
+        slots = _slots_of(application, math.fsum(busy.values()) - busy[id])
         if limit < math.inf and all(math.isnan(batch.behind) for batch in warm):
             unknown.append(f"sizes for {query.name}: its source is limited and does not report what waits")
             continue
@@ -168,7 +169,7 @@ def _calibrated(
             unknown.append(f"whether {query.name} has a trigger: no batch waited for one, and more hosts may let some wait")
         if not model.separable:
             unknown.append(f"how the work of {query.name} grows with its records: all batches had about as many")
-        served.append(_Served(query, warm, model, Arrivals.of(query, warm), others))
+        served.append(_Served(query, warm, model, Arrivals.of(query, warm)))
         errors.append(cross_validated(query, warm, slots, target, limit))
     if len(served) > 1:
         unknown.append("how queries delay each other: each is predicted on the slots that others leave idle on average")
@@ -180,6 +181,8 @@ def _calibrated(
 def _missing(application: Application, served: Sequence[_Served]) -> str:
     """Return a query without a model that has much of the work; empty without one."""
     run = {query.name: math.fsum(batch.run for batch in query.batches) for query in application.queries.values()}
+    if not any(run.values()):  # no tasks in the log
+        run = {query.name: math.fsum(batch.seconds for batch in query.batches) for query in application.queries.values()}
     most = UNSERVED * math.fsum(run.values())
     models = {one.query.name for one in served}
     return next((name for name in run if name not in models and run[name] > most), "")
@@ -190,7 +193,7 @@ def _slots_of(application: Application, others: float) -> Slots:
 
 
 def _constant(slots: float) -> Slots:
-    return lambda _: max(1.0, slots)
+    return lambda _: slots
 
 
 def _logged(application: Application, target: float) -> Latency:
@@ -215,11 +218,11 @@ def _numbers(now: int, useful: int) -> list[int]:
 def _point(
     served: Sequence[_Served], hosts: int, slots: float, cores: float, target: float, price: float, *, logged: bool
 ) -> Point:
-    latencies, busy = [], 0.0
+    latencies, busy = [], math.fsum(one.busy for one in served)
     for one in served:
-        latency = one.model.predict(one.arrivals, _constant(slots - one.others), target)
-        latencies.append((one.records, latency))
-        busy += one.records * one.model.work / float(np.ptp(one.arrivals.times))
+        # What the others leave idle; of a fleet that is too small, a part by its work, and nothing lent.
+        own = max(slots - (busy - one.busy), slots * one.busy / busy / one.model.lent) if busy > 0 else slots
+        latencies.append((one.records, one.model.predict(one.arrivals, _constant(own), target)))
     all_ = _together(latencies)
     share = min(1.0, busy / slots)
     return Point(hosts, hosts * cores, all_.p50, all_.p99, all_.in_time, share, hosts * price * HOURS_A_MONTH, logged)
