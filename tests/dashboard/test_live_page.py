@@ -2,11 +2,14 @@
 
 import json
 import math
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from starlette.testclient import TestClient
 
-from elastream.dashboard.page.feed import SPANS, Feed
+from elastream.core.hosts import HostState, HostType, Lease
+from elastream.dashboard.page.feed import ENDED, SPANS, Feed
 from elastream.dashboard.page.server import Page
 from elastream.errors import InputError
 from elastream.recording.parts import Keep
@@ -205,3 +208,15 @@ def test_a_damaged_recording_is_a_sentence_on_the_page(tmp_path):
     page._update(0)
     assert "unknown kind" in text_of(page._pieces(0, "all")["head"])
     json.dumps(page._pieces(0, "all"))
+
+
+def test_lanes_are_those_of_active_hosts_and_of_the_last_that_ended(tmp_path):
+    feed = Feed(ended_run(tmp_path / "run").root)
+    whole(feed)
+    lease = Lease("h1", HostType("small", cores=1.0), HostState.RELEASED, 0.0, until=0.0)
+    early = [replace(lease, host=f"early{n}", until=10.0 + n) for n in range(ENDED)]
+    long = replace(lease, host="long", until=900.0)
+    recording = SimpleNamespace(hosts=[replace(lease, host="now", state=HostState.RUNNING, until=None), long, *early])
+    lanes, left = feed._lanes(recording, 0.0, 1000.0)
+    assert left == 1
+    assert {"now", "long"} <= {lane.host for lane in lanes}

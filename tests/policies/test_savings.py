@@ -110,6 +110,17 @@ def test_what_is_kept_of_a_run_goes_on_as_the_run_itself():
     assert first.fleets((HOST,), 400.0) == whole.fleets((HOST,), 400.0)
 
 
+def test_load_of_a_resumed_run_begins_with_its_driver():
+    def best(since: float) -> float:
+        savings = Savings(2.0, since)
+        for number in range(1, 1000):
+            rate = 300.0 if number == 1 else 40.0  # a backlog is worked off
+            savings.add(sample(since + number, rate), HOST, 100, governed=False)
+        return next(each.hosts for each in savings.fleets((HOST,), since + 1000.0) if each.name == CONSTANT)
+
+    assert best(10_000.0) == best(0.0)
+
+
 def test_a_recording_has_the_fleets_of_the_live_run():
     live, collector = Savings(2.0), Collector()
 

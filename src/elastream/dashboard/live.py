@@ -103,10 +103,10 @@ class StartProgress:
 class RunningFigures:
     """Figures of the run so far, counted as in the summary of the finished run."""
 
-    def __init__(self, target_latency: float | None = None) -> None:
+    def __init__(self, target_latency: float | None = None, began: float = 0.0) -> None:
         self._in_time = InTime(target_latency)
-        self._savings = Savings(target_latency)
-        self._time = 0.0
+        self._savings = Savings(target_latency, began)
+        self._time = began
         self.fleets: tuple[FleetCost, ...] = ()
 
     def observed(self, observation: Observation) -> None:
@@ -156,7 +156,7 @@ class Screen:
     def started(self, header: Header) -> None:
         self._start.close()
         self._header = header
-        self._figures_so_far = RunningFigures(header.target_latency)
+        self._figures_so_far = RunningFigures(header.target_latency, header.began)
 
     def observed(self, observation: Observation) -> None:
         self._observation = observation
@@ -316,7 +316,7 @@ class PlainView:
 
     def started(self, header: Header) -> None:
         self._start.close()
-        self._target, self._figures_so_far = header.target_latency, RunningFigures(header.target_latency)
+        self._target, self._figures_so_far = header.target_latency, RunningFigures(header.target_latency, header.began)
         plant = " (simulated)" if header.plant == "simulated" else ""
         self._print(f"{header.flow}{plant}: started with policy {header.policy}")
         for each in header.resumptions[-1:]:

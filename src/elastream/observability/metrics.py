@@ -143,7 +143,7 @@ class PrometheusObserver:
         }
         self._errors.setdefault((f"policy {header.policy}",), 0)
         self._events.update((Reason.RUN_STARTED.value, kind) for kind in types_of(Reason.RUN_STARTED))
-        self._savings = Savings(header.target_latency)
+        self._savings = Savings(header.target_latency, header.began)
         self._currency = str(header.environment.get("currency", ""))
 
     def observed(self, observation: Observation) -> None:

@@ -202,9 +202,10 @@ class Savings:
 
     Args:
         target: Target latency (seconds), or None.
+        since: Time from which the load is observed.
     """
 
-    def __init__(self, target: float | None) -> None:
+    def __init__(self, target: float | None, since: float = 0.0) -> None:
         self._target = target
         self.work = Work(target)
         self._service = Service()
@@ -212,7 +213,7 @@ class Savings:
         self._budget, self._overhead = 0.0, (1.0, 0.0)
         self._constant = ConstantFleets()
         self._dynamic = tuple(DynamicFleet() for _ in OFFSETS)
-        self._time = 0.0
+        self._time = since
         self._tasks = Tasks()
 
     def observed(self, observation: Observation) -> None:

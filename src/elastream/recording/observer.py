@@ -38,6 +38,11 @@ class Header:
     before: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def began(self) -> float:
+        """Return the time at which this driver began (seconds)."""
+        return float(self.resumed[-1]["time"]) if self.resumed else 0.0
+
+    @property
     def resumptions(self) -> tuple[str, ...]:
         """Text of each resumption: when, after how long, from which batch and with which hosts."""
         return tuple(map(_resumption, self.resumed))

@@ -159,9 +159,12 @@ class Feed:
         return flow_of_run(recording.header).with_figures(figures, bottleneck, running)
 
     def _lanes(self, recording: Recording, begin: float, end: float) -> tuple[list[Lane], int]:
+        def ended_at(lease: Lease) -> float:
+            return math.inf if lease.until is None else lease.until
+
         leases = recording.hosts
         active = [lease for lease in leases if lease.until is None]
-        ended = sorted((each for each in leases if each.until is not None and each.until >= begin), key=lambda e: -end)
+        ended = sorted((each for each in leases if each.until is not None and each.until >= begin), key=ended_at)
         chosen = [*active, *ended[-ENDED:]][:LANES]
         state, frame = self._state_of_hosts(), self._tail.newest["hosts"]
         rows = {host: row for row, host in enumerate(frame["ids"])}
