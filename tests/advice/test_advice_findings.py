@@ -117,6 +117,14 @@ HEALTHY = {
     "idle executors of dynamic allocation": lambda: job(
         lambda n, rows: [Stage([2.0] * 4, rows)], settings={"spark.dynamicAllocation.enabled": "true"}
     ),
+    "idle executors beside a shuffle service": lambda: job(
+        usual, executors=(2, 2, 2),
+        settings={"spark.dynamicAllocation.enabled": "true", "spark.shuffle.service.enabled": "true"},
+    ),
+    "as many idle executors as asked for": lambda: job(
+        usual, executors=(2, 2, 2),
+        settings={"spark.dynamicAllocation.enabled": "true", "spark.dynamicAllocation.minExecutors": "3"},
+    ),
     "even state on all executors": lambda: job(
         lambda n, rows: [Stage([1.2] * 8, rows, shuffled=True)], executors=(2, 2, 2, 2), state=lambda n: 500
     ),

@@ -213,7 +213,7 @@ def test_a_damaged_recording_is_a_sentence_on_the_page(tmp_path):
 def test_lanes_are_those_of_active_hosts_and_of_the_last_that_ended(tmp_path):
     feed = Feed(ended_run(tmp_path / "run").root)
     whole(feed)
-    lease = Lease("h1", HostType("small", cores=1.0), HostState.RELEASED, 0.0, until=0.0)
+    lease = Lease("h1", HostType("small", cores=1.0), 0.0, HostState.RELEASED, until=0.0)
     early = [replace(lease, host=f"early{n}", until=10.0 + n) for n in range(ENDED)]
     long = replace(lease, host="long", until=900.0)
     recording = SimpleNamespace(hosts=[replace(lease, host="now", state=HostState.RUNNING, until=None), long, *early])

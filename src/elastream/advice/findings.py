@@ -640,14 +640,15 @@ def _of_executors(application: Application) -> Iterator[Finding]:
 def _of_dynamic_allocation(application: Application) -> Iterator[Finding]:
     enabled = application.enabled("spark.dynamicAllocation.enabled")
     tracking = application.enabled("spark.dynamicAllocation.shuffleTracking.enabled", default=True)
-    executors = application.working
-    if not (enabled and tracking) or len(executors) < 2:
+    service = application.enabled("spark.shuffle.service.enabled")  # without need of tracking
+    executors, least = application.working, application.settings.get("spark.dynamicAllocation.minExecutors", "0")
+    if not (enabled and tracking) or service or len(executors) < 2:
         return
     begun, ended = application.span
     paid = math.fsum(each.cores * max(0.0, min(each.removed, ended) - max(each.added, begun)) for each in executors)
     used = math.fsum(each.run for each in executors)
     stayed = sum(each.removed >= ended for each in executors)
-    if paid and used < LOADED_PART * paid and stayed >= 2:
+    if paid and used < LOADED_PART * paid and stayed >= 2 and stayed > (int(least) if least.isdecimal() else 0):
         evidence = (
             f"dynamic allocation with shuffle tracking kept {stayed} executors, which were busy {percent(used / paid)}"
         )
