@@ -43,6 +43,12 @@ def test_hosts_without_gain_are_the_last_for_half_an_hour(rounds):
     assert rounds.after(6.0, 1020.0, 3.95, wait=SHORTFALL_MEMORY_S + 1) == ""
 
 
+def test_query_that_lost_its_only_host_begins_no_trial(rounds):
+    rounds.after(0.0, 1000.0, 3.9)
+    assert rounds.after(4.0, 1000.0, 3.9) == ""
+    assert rounds.after(8.0, 1900.0, 7.8) == ""
+
+
 def test_no_more_hosts_are_leased_before_the_gain_shows(rounds):
     rounds.after(4.0, 1000.0, 3.9)
     assert rounds.after(8.0, 1000.0, 3.9, settled=False) == ON_TRIAL

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastream.policies.horizon.budget import Grid, hosts_for, need, time_late, waiting_at_start, with_backlog
+from elastream.policies.horizon.budget import Grid, binding, hosts_for, need, time_late, waiting_at_start, with_backlog
 
 rates = st.lists(st.floats(0, 1000), min_size=2, max_size=30).filter(lambda each: max(each) > 1)
 budgets = st.floats(0, 60)
@@ -99,3 +99,19 @@ def test_late_records_may_take_part_of_a_host_start():
 
 def test_whole_hosts_serve_a_need():
     assert [hosts_for(each, 10.0) for each in (0.0, 10.0, 10.1)] == [1.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("budget", [0.0, 20.0])
+def test_rounds_of_one_time_give_a_grid(budget):
+    grid = Grid.of(30.0, budget, 0.0, None, 1.0)
+    assert grid.seconds > 0
+    assert grid.steps <= 100
+
+
+@given(rates, st.floats(1, 12), st.floats(0, 10_000))
+def test_records_that_bind_give_the_need(paths, waits, waiting):
+    total = np.concatenate([[0.0], np.cumsum(paths)])
+    records, begin, end, _ = binding(total, waiting, waits)
+    without = need(np.array(paths), waits)
+    needed = with_backlog(without, total, waiting, 0.0, waits, 1.0)
+    assert max(records / (end - begin + waits), float(np.mean(paths))) == pytest.approx(needed)

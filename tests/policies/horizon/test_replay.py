@@ -91,6 +91,12 @@ def test_steady_fleet_costs_its_hosts_wherever_the_replay_ends(bins):
     assert chosen(np.full(bins, 450.0), fleet=HOUR).hosts == pytest.approx(5.0)
 
 
+def test_unit_is_paid_for_twice_the_replay_at_most():
+    hour, month = (replace(FLEET, kind=replace(SECOND, billing=Billing(unit))) for unit in (15.0 * 600, 30 * 86400.0))
+    rates = [300.0] * 150 + [900.0] * 150
+    assert chosen(rates, fleet=month) == chosen(rates, fleet=hour)
+
+
 def test_a_single_jump_counts_for_a_fleet_that_does_not_answer_it():
     rates = np.full(480, 100.0)
     rates[200:230] = 1000.0

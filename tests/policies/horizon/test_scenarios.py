@@ -84,11 +84,20 @@ def test_a_single_jump_is_no_pattern():
     assert scenarios(past(rates), grid(1), FLAT)[1].max() < 20
 
 
+def test_moments_of_a_shorter_horizon_are_none_of_a_longer_one():
+    book = past(range(1, 63)).with_moments(11)
+    assert book.moments is not None
+    paths, _ = scenarios(book, grid(91), FLAT)
+    assert paths.shape[1] == 91
+
+
 @given(st.lists(st.tuples(st.floats(0, 100), st.floats(0.5, 20)), min_size=1, max_size=50))
 def test_bins_hold_the_records_that_came(rounds):
     book = Past(5.0)
     for rate, seconds in rounds:
+        before, ended = book.rates.size, book.bins(seconds)
         book = book.after(rate, seconds)
+        assert book.rates.size == before + ended
     came = sum(rate * seconds for rate, seconds in rounds)
     assert (book.rates >= 0).all()
     assert book.rates.max(initial=0.0) <= max(rate for rate, _ in rounds) + 1e-9

@@ -162,7 +162,8 @@ def after_trial(
         return history, trial.no_gain
     cores = chained.shared_capacity(observation, observation.usable, equal=equal)
     if trial is None or cores < trial.cores:
-        return (replace(history, trial=_trial(observation, load, history, cores)) if behind > 1 else history), ""
+        begins = behind > 1 and cores > 0
+        return (replace(history, trial=_trial(observation, load, history, cores)) if begins else history), ""
     if trial.low_gain and observation.time - trial.time < REST_S:
         return history, trial.low_gain
     if cores < MORE * trial.cores or not behind > 1 or not load.steady_batches:

@@ -7,6 +7,7 @@ short one.
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,6 +18,9 @@ from elastream.units import ROUNDING
 # Quantiles of the scenarios that a plan may serve, by need, beside the worst jump of the past. Their mean is none of them:
 # where some end soon and others last, it serves neither.
 SERVED = (0.5, 0.95)
+SCENARIO_NAMES = (*(f"the {part:.0%} scenario" for part in SERVED), "the worst jump")
+# Length of a bin between rounds of the same time (seconds).
+LEAST_BIN_S = 1.0
 # Bins of a horizon, and the fewest bins of its part after a host's start.
 BINS, LEAST_BINS = 12, 2
 # Part of a host's start in which late records are served.
@@ -53,7 +57,7 @@ class Grid:
         after = max(budget + pace, host_start / 2)
         if seconds is None:
             widest = min((host_start + pace + after) / BINS, max(budget, pace))
-            seconds = max(1, round(widest / pace)) * pace
+            seconds = max(1, round(widest / pace)) * pace if pace > 0 else max(widest, LEAST_BIN_S)
         start = max(1, math.ceil((age + host_start + pace / 2) / seconds - ROUNDING))
         steps = start + max(LEAST_BINS, math.ceil(after / seconds - ROUNDING))
         return cls(seconds, start, steps, host_start, budget, paid, age)
@@ -75,6 +79,10 @@ class Grid:
         """
         longer = CATCH_UP * self.host_start * math.sqrt(max(1.0, self.paid / max(self.host_start, self.seconds)))
         return max(0.0, longer - self.budget)  # what arrives a budget before the end is in time already
+
+    def alike(self, other: "Grid") -> bool:
+        """Return True if outlooks of `other` are outlooks of this grid."""
+        return (self.start, self.steps, self.waits) == (other.start, other.steps, other.waits)
 
     def fits(self, host_start: float, budget: float) -> bool:
         """Return True if the grid still suits these seconds, within a quarter."""
@@ -150,6 +158,23 @@ def need(path: Floats, waits: float) -> float:
         for end in range(begin + 1, steps + 1):
             most = max(most, (total[end] - total[begin]) / (end - begin + waits))
     return float(most)
+
+
+class Binding(NamedTuple):
+    """Records that a need is for: those that wait, if it is for them, and those that arrive between two edges."""
+
+    records: float
+    begin: int
+    end: int
+    waiting: bool
+
+
+def binding(total: Floats, waiting: float, waits: float) -> Binding:
+    """Return what binds the need for arrivals by edges, `total`, and `waiting` records; `waits`: bins to wait."""
+    edges = range(total.size)
+    pairs = [Binding(float(total[end] - total[at]), at, end, waiting=False) for at in edges for end in edges[at + 1 :]]
+    late = [Binding(waiting + float(total[end] - total[0]), 0, end, waiting=True) for end in edges if waiting > 0]
+    return max(*pairs, *late, key=lambda each: each.records / max(each.end - each.begin + waits, 1.0))
 
 
 @njit(cache=True)

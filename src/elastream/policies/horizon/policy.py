@@ -30,7 +30,15 @@ from elastream.policies.common.placement import balance
 from elastream.policies.common.service import FIRST_OVERHEAD, MARGIN, MOST_OVERHEAD, Service
 from elastream.policies.common.unchained import CoreNeed, needs_of
 from elastream.policies.forecasting.trend import Forecast
-from elastream.policies.horizon.budget import Grid, Outlook, time_late, waiting_at_start, with_backlog
+from elastream.policies.horizon.budget import (
+    SCENARIO_NAMES,
+    Grid,
+    Outlook,
+    binding,
+    time_late,
+    waiting_at_start,
+    with_backlog,
+)
 from elastream.policies.horizon.replay import REPLAYED, Choice, Fleet, Setting, replay
 from elastream.policies.horizon.scenarios import Past, scenarios
 from elastream.policies.threshold import ChainedRound, Reason, SizingRound, Threshold, UnchainedRound
@@ -40,8 +48,8 @@ from elastream.units import ROUNDING, format_duration, format_rate
 EXPECTED = -2
 # Outlooks after which bins keep their length.
 SETTLED = 10
-# Least seconds between replays, and their growth with the run's length.
-REPLAY_EVERY_S, REPLAY_GROWTH = 300.0, 0.15
+# Least seconds between replays, their growth with the run's length, and their most part of what a replay sees.
+REPLAY_EVERY_S, REPLAY_GROWTH, REPLAY_OVERLAP = 300.0, 0.15, 0.5
 # Horizons of past that a replay needs.
 LEAST_PAST = 3
 # Multiple of a host's start for which hosts are kept before there is a replay.
@@ -71,6 +79,7 @@ class Memory:
         leased: Host-seconds, and seconds, since the last replay.
         next_replay: Time of the next replay (seconds of the run).
         work: Cores that a record/s keeps busy, as last known; NaN before.
+        host_start: Seconds that hosts took to start, as last measured; 0 before.
     """
 
     history: LoadHistory
@@ -85,6 +94,7 @@ class Memory:
     leased: tuple[float, float] = (0.0, 0.0)
     next_replay: float = 0.0
     work: float = math.nan
+    host_start: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -150,6 +160,7 @@ class _Foreseeing(SizingRound):
     """Planning round that sizes for the outlook."""
 
     remarks: tuple[str, ...] = ()
+    _then = 0.0  # records that wait once a host requested now works
 
     def foresee(self, policy: Horizon, before: Memory | None) -> None:
         observation = self.observation
@@ -158,6 +169,7 @@ class _Foreseeing(SizingRound):
         )
         service = Service() if before is None else before.service
         self.service = service.after(observation, self.before, self._working)
+        self._learned_start = 0.0 if before is None else before.host_start
         self.grid = self._fitting_grid(before)
         if before is None:
             # While a host requested later would still come in time, nothing has to be leased for what may not come.
@@ -168,7 +180,7 @@ class _Foreseeing(SizingRound):
             )
         if before.past.seconds != self.grid.seconds:
             before = replace(before, past=Past(self.grid.seconds), outlooks=(), needs=())
-        elif before.outlooks and before.outlooks[-1].total.shape[1] != self.grid.steps + 1:
+        elif before.outlooks and not before.grid.alike(self.grid):
             before = replace(before, outlooks=outlooks_of(before.past, len(before.outlooks), self.grid))
         self.memory = self._with_arrivals(self._with_leased(self._with_late(before)))
         if self._replays:
@@ -198,7 +210,8 @@ class _Foreseeing(SizingRound):
         return context.batch_seconds if all(each.load is not None for each in context.graph.sources) else None
 
     def remember(self, history: LoadHistory) -> Memory:
-        return replace(self.memory, history=history, service=self.service, grid=self.grid)
+        start = self._host_start()
+        return replace(self.memory, history=history, service=self.service, grid=self.grid, host_start=start)
 
     def _forecast(self) -> Forecast:
         return Forecast(self.load.arriving, 0.0, self.load.arriving, 0.0)  # scenarios take its place
@@ -253,7 +266,7 @@ class _Foreseeing(SizingRound):
             for lease in self.observation.leases.values()
             if lease.since > 0 and (ready := lease.ready_at()) is not None
         ]
-        return max(self.host_type.start, float(np.median(starts))) if starts else self.host_type.start
+        return max(self.host_type.start, float(np.median(starts)) if starts else self._learned_start)
 
     def _with_late(self, memory: Memory) -> Memory:
         if not self._has_past(memory) or not self.target > 0:
@@ -275,28 +288,35 @@ class _Foreseeing(SizingRound):
 
     def _with_leased(self, memory: Memory) -> Memory:
         hosts, seconds = memory.leased
+        if not self._arrived.size:
+            return memory  # nothing is added to the past either
         return replace(memory, leased=(hosts + len(self.observation.leases) * self.pace, seconds + self.pace))
 
     def _has_past(self, memory: Memory) -> bool:
         return len(memory.outlooks) >= LEAST_PAST * self.grid.steps
 
     def _with_arrivals(self, memory: Memory) -> Memory:
-        last = -math.inf if self.before is None else float(self.before.times[-1])
-        rates = self.history.arriving[self.history.times > last]
-        measured = rates[~np.isnan(rates)]
+        measured = self._arrived
         if not measured.size:
             return memory
-        past = memory.past.after(float(measured.mean()), self.pace)
-        if past.rates.size == memory.past.rates.size and memory.outlooks:
-            return replace(memory, past=past)  # no bin has ended
+        past, bins = memory.past.after(float(measured.mean()), self.pace), memory.past.bins(self.pace)
+        if not bins and memory.outlooks:
+            return replace(memory, past=past)
         past = past.with_moments(self.grid.steps)
         trend = self.load.expected(self._host_start()) if past.moments is None else None
         paths, jump = scenarios(past, self.grid, trend)
         rate = float(past.rates[-1]) if past.rates.size else float(measured[-1])
         outlook = Outlook.of(paths, jump, rate, self.grid)
-        return replace(
-            memory, past=past, outlooks=(*memory.outlooks[1 - REPLAYED :], outlook), needs=(*memory.needs[-REPLAYED:], 0.0)
-        )
+        bins = min(max(bins, 1), REPLAYED)
+        outlooks, needs = (*memory.outlooks, *[outlook] * bins), (*memory.needs, *[0.0] * bins)
+        return replace(memory, past=past, outlooks=outlooks[-REPLAYED:], needs=needs[-REPLAYED:])
+
+    @once
+    def _arrived(self) -> Floats:
+        """Known arrival rates since the last round (records/s)."""
+        last = -math.inf if self.before is None else float(self.before.times[-1])
+        rates = self.history.arriving[self.history.times > last]
+        return rates[~np.isnan(rates)]
 
     @property
     def _replays(self) -> bool:
@@ -313,7 +333,8 @@ class _Foreseeing(SizingRound):
         # Adaptive conformal inference: misses that this replay does not explain lower the allowance of the next one.
         tolerated, unexplained = 1 - policy.in_time, max(0.0, missed - choice.explained)
         allowance = min(max(memory.allowance + STEP * (tolerated - unexplained), LEAST_ALLOWANCE), tolerated)
-        following = time + max(REPLAY_EVERY_S, REPLAY_GROWTH * (time - self.history.since))
+        pause = max(REPLAY_EVERY_S, REPLAY_GROWTH * (time - self.history.since))
+        following = time + min(pause, REPLAY_OVERLAP * REPLAYED * self.grid.seconds)
         begun = replace(memory, late=(0.0, 0.0), leased=(0.0, 0.0))
         return replace(begun, choice=choice, allowance=allowance, next_replay=following)
 
@@ -332,7 +353,7 @@ class _Foreseeing(SizingRound):
         over = int(grid.age / grid.seconds)  # bins that are over: what came then waits, or was served
         cores[:over] = np.maximum(cores[:over], np.diff(total)[:over])
         served = np.concatenate([[0.0], np.cumsum(cores)])
-        then = waiting_at_start(total[: grid.start + 1], waiting, served)
+        self._then = then = waiting_at_start(total[: grid.start + 1], waiting, served)
         capacity = self._usable / self._cores_of_record
         late = time_late(waiting, capacity, grid.budget, grid.recovery)
         edges = (grid.start if setting.fixed else grid.lost) + 1
@@ -384,7 +405,9 @@ class _Foreseeing(SizingRound):
         cores = np.full(self.grid.start, self._usable)
         for host in self.observation.coming:
             lease = self.observation.leases[host]
-            ready = max(0.0, self.grid.age + lease.since + self.grid.host_start - self.observation.time)
+            start, waited = self.grid.host_start, self.observation.time - lease.since
+            # A host that is late by more than its start is expected to take as long again.
+            ready = max(0.0, self.grid.age + (waited - start if waited > 2 * start else start - waited))
             cores[math.ceil(ready / self.grid.seconds - ROUNDING) :] += lease.type.cores * lease.type.speed
         return cores
 
@@ -436,8 +459,17 @@ class _Chained(_Foreseeing, ChainedRound):
         limit = f"so that none waits longer than {format_duration(budget)}" if budget else "so that none waits for a batch"
         return (
             f"{format_rate(self.load.arriving)} arrive{waiting}: {format_rate(lease)} must be served in "
-            f"{format_duration(round(self._host_start()))}, {limit}, and that takes {need:.3g} cores"
+            f"{format_duration(round(self._host_start()))}, for {self._bound}, {limit}, and that takes {need:.3g} cores"
         )
+
+    @property
+    def _bound(self) -> str:
+        """Records that bind the need, when they come, and the scenario, as text."""
+        grid, row = self.grid, self.memory.choice.setting.row
+        records, begin, end, waits = binding(self.memory.outlooks[-1].total[row][grid.start :], self._then, grid.waits)
+        first, last = (format_duration(round((grid.start + at) * grid.seconds - grid.age)) for at in (begin, end))
+        when = f"wait then or arrive within {last}" if waits else f"arrive {first} to {last} from now"
+        return f"{records:,.0f} records that {when} in {SCENARIO_NAMES[row]}"
 
     @once
     def _behind(self) -> float:

@@ -151,7 +151,7 @@ def replay(
 
 def _runs(outlooks: Sequence[Outlook], rates: Floats, settings: Sequence[Setting], fleet: Fleet, since: int) -> _Runs:
     """Return the results of all settings; `since`: first bin after the last replay."""
-    grid, (first, renewed) = fleet.grid, _paid(fleet)
+    grid, (first, renewed) = fleet.grid, _paid(fleet, rates.size)
     totals = np.stack([each.total for each in outlooks])
     keep, lease = np.stack([each.keep for each in outlooks]), np.stack([each.lease for each in outlooks])
     stops = fleet.kind.stop / grid.seconds if renewed == 1 else 0.0
@@ -188,10 +188,12 @@ def _settings(rates: Floats, rows: int, fleet: Fleet, before: Setting) -> list[S
     return tried if before in tried else [*tried, before]
 
 
-def _paid(fleet: Fleet) -> tuple[int, int]:
+def _paid(fleet: Fleet, bins: int) -> tuple[int, int]:
+    """Return the bins for which a lease is paid at first, and again; at most twice the replayed `bins`."""
     billing = fleet.kind.billing
     renewed = max(1, round(billing.unit / fleet.grid.seconds))
-    return max(renewed, math.ceil(billing.minimum / fleet.grid.seconds - 1e-9)), renewed
+    first = max(renewed, math.ceil(billing.minimum / fleet.grid.seconds - 1e-9))
+    return min(first, 2 * bins), min(renewed, 2 * bins)
 
 
 @njit(cache=True)

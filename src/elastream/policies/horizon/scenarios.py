@@ -93,7 +93,7 @@ class Past:
     def after(self, rate: float, seconds: float) -> "Past":
         """Return the past after `seconds` at `rate`. A gap counts at the rate after it."""
         records, filled = self.open[0] + rate * seconds, self.open[1] + seconds
-        if (bins := int(filled / self.seconds + ROUNDING)) < 1:
+        if (bins := self.bins(seconds)) < 1:
             return replace(self, open=(records, filled))
         rates = np.append(self.rates, np.full(min(bins, REMEMBERED), records / filled))
         if rates.size > RECOLLECTED * REMEMBERED:
@@ -103,11 +103,15 @@ class Past:
         opened = (rest * records / filled, rest)
         return Past(self.seconds, rates, opened, None if self.moments is None else self.moments.after(rates))
 
+    def bins(self, seconds: float) -> int:
+        """Return how many bins end within the next `seconds`."""
+        return int((self.open[1] + seconds) / self.seconds + ROUNDING)
+
     def with_moments(self, steps: int) -> "Past":
-        """Return the past with its moments for horizons of `steps` bins, if it is long enough."""
-        if self.is_short(steps) or (self.moments is not None and self.moments.steps == steps):
+        """Return the past with its moments for horizons of `steps` bins; None if it is short."""
+        if self.moments is not None and self.moments.steps == steps:
             return self
-        return replace(self, moments=Moments.of(self.rates, steps))
+        return replace(self, moments=None if self.is_short(steps) else Moments.of(self.rates, steps))
 
     def is_short(self, steps: int) -> bool:
         """Return True if moments cannot be compared."""
