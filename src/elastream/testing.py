@@ -62,8 +62,8 @@ def run_records(
 ) -> dict[str, list[dict[str, Any]]]:
     """Run `flow` over `records` to the end, and return the rows of each sink.
 
-    Nothing is read from its sources or written to its sinks. The Spark session of the process is used, as it is; without
-    one, the first call opens one, which later calls share. Rows of a keyed operator are its updates, one a key and
+    Nothing is read from its sources or written to its sinks. The Spark session of the process is used; without one, the
+    first call opens one, which later calls share. Rows of a keyed operator are its updates, one a key and
     micro-batch.
 
     Args:

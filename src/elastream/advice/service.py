@@ -211,7 +211,7 @@ class BatchModel:
 
     @property
     def lent(self) -> float:
-        """Return the slots that its tasks had in the log for each slot that other queries left idle on average."""
+        """Return the slots that tasks had for each that other queries left idle on average."""
         ratio = max(self.stages, key=lambda stage: stage.run.each).ratio
         return 1 / ratio if 0 < ratio < 1 else 1.0
 

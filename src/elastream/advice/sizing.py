@@ -93,7 +93,6 @@ class _Served:
 
     @property
     def busy(self) -> float:
-        """Slots that it keeps busy on average."""
         return self.records * self.model.work / float(np.ptp(self.arrivals.times))
 
 

@@ -197,7 +197,7 @@ class Trial:
     """A decision on trial.
 
     Attributes:
-        actions: Granted actions that have an effect: leases, or others.
+        actions: Those with an effect: leases, or others.
         predicted: Cores of switches only, and latency from `begun` on.
         usual: Usual errors at `begun` (differences of logarithms); inf if unknown.
         level: Mean rate before `begun` (records/s); NaN if unknown.
@@ -205,8 +205,7 @@ class Trial:
         begun: Time of its first effect, or of its last lease; inf before.
         since: Time from which all actions are in force; inf before.
         rates: Number and sum of the rates from `begun` on.
-        fresh: True if a micro-batch that began under it was committed since the last evidence, or there are none.
-        changed: True if something else changed.
+        fresh: True if a micro-batch begun under it was committed since the last evidence, or there are none.
         tries: Rounds in which an undo was tried.
     """
 
@@ -280,8 +279,7 @@ class Refusal:
     Attributes:
         at: Time of the undo (seconds).
         of_hosts: True for removals of hosts; another load or a lost host ends their refusal.
-        level: Rate for which it was judged; NaN if unknown.
-        band: Usual change of that rate, as a difference of logarithms.
+        level, band: As in `Trial`.
     """
 
     at: float

@@ -117,7 +117,7 @@ class Fit:
         stuck: State of the largest partition without room (MB); 0 if all fit.
         missing: State of all partitions without room (MB).
         staying: Part of `missing` on hosts that stay (MB).
-        seconds: Time until then; 0 if the state does not grow.
+        seconds: Time until then; 0 without growth.
     """
 
     kind: str
@@ -198,7 +198,7 @@ def shortage(observation: Observation, leaving: Collection[str]) -> str:
 
 
 class StateMoves:
-    """State that comes to each host, less what leaves it, by kind of memory."""
+    """State that comes to each host less what leaves, by kind of memory."""
 
     def __init__(self, observation: Observation) -> None:
         measured = any(not np.isnan(observation.operators.column(metric)).all() for metric in MEASURED)

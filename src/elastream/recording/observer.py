@@ -39,7 +39,7 @@ class Header:
 
     @property
     def began(self) -> float:
-        """Return the time at which this driver began (seconds)."""
+        """Return when this driver began (seconds)."""
         return float(self.resumed[-1]["time"]) if self.resumed else 0.0
 
     @property

@@ -20,7 +20,7 @@ MAX_REGIONS = 16  # each region needs a network device
 
 @dataclass(frozen=True, slots=True)
 class Local(Cloud):
-    """Hosts that are processes on this machine: `Local(host_type="small", max_hosts=6)`.
+    """Hosts as processes on this machine: `Local(host_type="small", max_hosts=6)`.
 
     Args:
         host_type: Name in `HOST_TYPES`, or a `HostType`: `slots` are concurrent tasks, `cores` a CPU quota.

@@ -101,8 +101,8 @@ def allocate(
 ) -> Matching:
     """Return a greedy matching (Algorithm 1), improved by a search.
 
-    Each task goes to the best host of the lightest level with room. Tasks without room are spread over light hosts. With
-    `search`, moves and exchanges then improve the objective, from random starts while trials remain.
+    Each task goes to the best host of the lightest level with room; those without room are spread over light hosts. With
+    `search`, moves and exchanges then improve the objective, from random starts.
 
     Args:
         base: Load of the hosts before (F0), shape (hosts, resources).
@@ -383,7 +383,7 @@ class ElasticAllocator(Policy):
         most: Allowed part of a host's capacity.
         worth: Least relative drop of the deviation that justifies moves.
         trials: Time limit of the matching.
-        search: Improve the matching by a search, and move only what is worth it. False for Algorithm 1 as published.
+        search: Improve the matching by a search. False: Algorithm 1 as published.
         slots: Each task fills a slot, as on Storm; otherwise tasks share cores.
     """
 

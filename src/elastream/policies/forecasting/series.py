@@ -245,11 +245,9 @@ class Oracle:
     """Forecaster that knows the simulated future, with an adjustable error.
 
     Args:
-        error: Mean error e: 0 in the first step, growing linearly to 2e in the last; each step's is drawn from a normal
-            distribution around 0.
+        error: Mean error e: from 0 in the first step to 2e in the last; each step's is drawn from a normal distribution.
         bias: Added to all forecasts.
-        spread: `"variance"`: half of a step's error, as printed on p. 113, so that an error of 0.05 comes to 0.12.
-            `"size"`: the draws' mean absolute value is the step's error.
+        spread: `"variance"`: half of a step's error, as printed on p. 113. `"size"`: the draws' mean absolute value is it.
         seed: Seed of the errors, with the subject and the time of the forecast.
         prospect: Future of the run; None until `prepared` was called.
 

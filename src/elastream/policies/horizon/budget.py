@@ -161,7 +161,7 @@ def need(path: Floats, waits: float) -> float:
 
 
 class Binding(NamedTuple):
-    """Records that a need is for: those that wait, if it is for them, and those that arrive between two edges."""
+    """Records that a need is for: arrivals between two edges, with those that wait before if `waiting`."""
 
     records: float
     begin: int
@@ -170,7 +170,7 @@ class Binding(NamedTuple):
 
 
 def binding(total: Floats, waiting: float, waits: float) -> Binding:
-    """Return what binds the need for arrivals by edges, `total`, and `waiting` records; `waits`: bins to wait."""
+    """Return what binds the need for arrivals `total`, by edges, and `waiting` records, each to wait `waits` bins."""
     edges = range(total.size)
     pairs = [Binding(float(total[end] - total[at]), at, end, waiting=False) for at in edges for end in edges[at + 1 :]]
     late = [Binding(waiting + float(total[end] - total[0]), 0, end, waiting=True) for end in edges if waiting > 0]

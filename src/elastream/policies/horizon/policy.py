@@ -101,8 +101,8 @@ class Memory:
 class Horizon(Policy):
     """Lease the fewest hosts that serve every expected record within the target latency.
 
-    A plan serves every record of one scenario, from the load's own past, by its deadline. Every few minutes the policy
-    replays its past, and takes the cheapest settings that would have met the target.
+    A plan serves every record of one scenario, from the load's own past, by its deadline. Every few minutes a replay of the
+    past selects the cheapest settings that would have met the target.
 
     Args:
         in_time: Part of the records that must be in time.
@@ -313,7 +313,6 @@ class _Foreseeing(SizingRound):
 
     @once
     def _arrived(self) -> Floats:
-        """Known arrival rates since the last round (records/s)."""
         last = -math.inf if self.before is None else float(self.before.times[-1])
         rates = self.history.arriving[self.history.times > last]
         return rates[~np.isnan(rates)]
@@ -464,7 +463,6 @@ class _Chained(_Foreseeing, ChainedRound):
 
     @property
     def _bound(self) -> str:
-        """Records that bind the need, when they come, and the scenario, as text."""
         grid, row = self.grid, self.memory.choice.setting.row
         records, begin, end, waits = binding(self.memory.outlooks[-1].total[row][grid.start :], self._then, grid.waits)
         first, last = (format_duration(round((grid.start + at) * grid.seconds - grid.age)) for at in (begin, end))

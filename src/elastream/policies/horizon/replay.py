@@ -189,7 +189,7 @@ def _settings(rates: Floats, rows: int, fleet: Fleet, before: Setting) -> list[S
 
 
 def _paid(fleet: Fleet, bins: int) -> tuple[int, int]:
-    """Return the bins for which a lease is paid at first, and again; at most twice the replayed `bins`."""
+    """Return the bins for which a lease is paid first and again, at most twice `bins`."""
     billing = fleet.kind.billing
     renewed = max(1, round(billing.unit / fleet.grid.seconds))
     first = max(renewed, math.ceil(billing.minimum / fleet.grid.seconds - 1e-9))

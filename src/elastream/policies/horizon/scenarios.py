@@ -108,7 +108,7 @@ class Past:
         return int((self.open[1] + seconds) / self.seconds + ROUNDING)
 
     def with_moments(self, steps: int) -> "Past":
-        """Return the past with its moments for horizons of `steps` bins; None if it is short."""
+        """Return the past with moments for horizons of `steps` bins, if it is long enough."""
         if self.moments is not None and self.moments.steps == steps:
             return self
         return replace(self, moments=None if self.is_short(steps) else Moments.of(self.rates, steps))

@@ -440,7 +440,7 @@ class Hosts(HostLedger):
             batch: Rounds of batches so far.
             idle: True if none is under way.
             holds: Tells if a host has state.
-            overrun: Hosts whose only tasks are strays. A drain of one would last as long as the others are busy.
+            overrun: Hosts whose only tasks are strays.
         """
         with self._lock:
             for name, lease in self.active.items():

@@ -118,7 +118,7 @@ def newest_by_address(executors: Mapping[str, Executor]) -> Mapping[str, Executo
 
 
 class AllocationClient:
-    """Spark's allocation client, the calls of dynamic allocation. Raises Py4JError in a stopped session."""
+    """Spark's allocation client. Raises Py4JError in a stopped session."""
 
     def __init__(
         self,

@@ -151,9 +151,9 @@ class Placing:
             return {task: each.migration.host for task, each in self._under_way.items()}
 
     def strays(self) -> frozenset[TaskId]:
-        """Return the tasks that Spark knows to belong elsewhere and still runs where they were.
+        """Return tasks that Spark knows to belong elsewhere and still runs where they were.
 
-        It does so while the executor with their state is busy for longer than `spark.locality.wait`.
+        It does so while the executor with their state is busy for over `spark.locality.wait`.
         """
         with self._lock:
             return frozenset(task for task, each in self._under_way.items() if self._strays(each.migration))
@@ -377,7 +377,7 @@ class Placing:
             return False
 
     def _waits(self, each: _ActiveMigration) -> bool:
-        """Return True while an executor without tasks still loads: its first task would unload the rest."""
+        """Return True while an executor without tasks loads: its first task would unload the rest."""
         neighbours = (other for other in self._under_way.values() if other.migration.host == each.migration.host)
         return each.load is not None or (each.keep and any(other.load for other in neighbours))
 

@@ -70,8 +70,7 @@ class QueryAccess:
 class StatefulTasks:
     """Tasks of the stateful stages of one run of a query, batch by batch, from Spark's own telemetry.
 
-    Task p of a stateful stage is on state partition p. With `senders`, the feeding stages are reported, too; they have no
-    `ranks`.
+    Task p is on state partition p. With `senders`, the feeding stages are reported, too, without `ranks`.
     """
 
     def __init__(
@@ -341,7 +340,7 @@ class Query:
         return min(recent[-1].end - (recent[0].start + recent[-1].start) / 2 + mean / 2, OLD)
 
     def latencies(self, now: float) -> tuple[Floats, Floats]:
-        """Return upper bounds of recent latencies [s] by epoch second `now`, a value per batch, and the numbers of records.
+        """Return upper bounds of recent latencies [s] by epoch second `now`, by batch, and the numbers of records.
 
         The running batch counts as one more of usual size, so that a stall shows, even in the first batch.
         """
