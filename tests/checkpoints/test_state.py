@@ -4,6 +4,7 @@ import json
 import math
 import os
 import shutil
+import time
 import zipfile
 from pathlib import Path
 
@@ -117,6 +118,17 @@ def test_query_that_just_wrote_is_running(tmp_path: Path, written: str) -> None:
     os.utime(folder / written)
     with pytest.raises(InputError, match="stop the query first"):
         check_repartition(checkpoint_state(folder), 4, skip_open_batch=True)
+
+
+def test_open_batch_may_be_quiet_for_as_long_as_one_before(tmp_path: Path) -> None:
+    folder, now = checkpoint(tmp_path / "c", rows=(1, 1), committed=3), time.time()
+    (folder / "commits" / "2").write_text("v1\n{}")
+    for name, ago in (("commits/2", 200), ("commits/3", 100), ("commits", 100), ("state/0/1", 30)):
+        os.utime(folder / name, (now - ago, now - ago))
+    with pytest.raises(InputError, match="was written 30 s ago"):
+        check_repartition(checkpoint_state(folder), 4, skip_open_batch=True)
+    os.utime(folder / "state/0/1", (now - 150, now - 150))
+    check_repartition(checkpoint_state(folder), 4, skip_open_batch=True)
 
 
 def test_what_is_no_checkpoint_is_named(tmp_path: Path) -> None:

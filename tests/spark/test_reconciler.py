@@ -88,7 +88,7 @@ class World:
         self.placing.attach("q/count", self.states)
         self.placing.ran("q/count", 0, [self.executor[host] for host in tasks])
         self.driver.queries = [("id", "run", 0, False, "q")]
-        live = (SimpleNamespace(id="id", operators=("q/count",)),)
+        self.live = live = (SimpleNamespace(id="id", operators=("q/count",), batches=[]),)
         context = SimpleNamespace(isStopped=lambda: False)
         self.spark = without_jvm(sparkContext=SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: context)))
         self.alarms = Alarms(self.clock.now)
@@ -128,6 +128,19 @@ def test_a_drain_ends_although_spark_runs_tasks_where_their_state_was():
         world.reconciler.step()
     world.look()
     assert world.driver.fenced == [world.executor["h2"]]
+
+
+@pytest.mark.parametrize(
+    ("starts", "going", "waits"),
+    [((0.0, 2.0), "", True), ((0.0, 60.0), "", False), ((0.0,), "", False), ((0.0, 2.0), "h2", False)],
+    ids=["batches", "rare batches", "one batch", "its host is released"],
+)
+def test_move_waits_for_a_batch_that_comes_soon_on_a_host_that_stays(starts, going, waits):
+    world = World("h1", "h2", tasks=["h2", "h1"])
+    world.live[0].batches = [SimpleNamespace(start=each) for each in starts]
+    if going:
+        world.hosts.release(going)
+    assert world.placing.may_wait(TaskId("q/count", 0)) == waits
 
 
 def test_where_looking_is_dear_it_looks_less_often():

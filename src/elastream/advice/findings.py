@@ -647,8 +647,8 @@ def _of_dynamic_allocation(application: Application) -> Iterator[Finding]:
     begun, ended = application.span
     paid = math.fsum(each.cores * max(0.0, min(each.removed, ended) - max(each.added, begun)) for each in executors)
     used = math.fsum(each.run for each in executors)
-    stayed = sum(each.removed >= ended for each in executors)
-    if paid and used < LOADED_PART * paid and stayed >= 2 and stayed > (int(least) if least.isdecimal() else 0):
+    stayed = sum(each.removed >= ended for each in executors) - (int(least) if least.isdecimal() else 0)
+    if paid and used < LOADED_PART * paid and stayed >= 2:
         evidence = (
             f"dynamic allocation with shuffle tracking kept {stayed} executors, which were busy {percent(used / paid)}"
         )

@@ -211,7 +211,7 @@ class BatchModel:
 
     @property
     def lent(self) -> float:
-        """Return the slots that tasks had for each that other queries left idle on average."""
+        """Return the slots that tasks really had for each that other queries left idle, at least 1."""
         ratio = max(self.stages, key=lambda stage: stage.run.each).ratio
         return 1 / ratio if 0 < ratio < 1 else 1.0
 

@@ -145,13 +145,11 @@ def _calibrated(
 ) -> tuple[list[_Served], list[tuple[float, float]], list[str]]:
     served, errors, unknown = [], [], []
     begun, ended = application.span
-    busy = {
-        id: math.fsum(batch.run for batch in query.batches) / max(ended - begun, 1e-9)
-        for id, query in application.queries.items()
-    }
+    work, tasks = _work(application), any(batch.stages for query in application.queries.values() for batch in query.batches)
     for id, query in application.queries.items():
         warm, limit = query.warm[-PREDICTED:], limits.get(id, math.inf)
-        slots = _slots_of(application, math.fsum(busy.values()) - busy[id])
+        others = math.fsum(each for other, each in work.items() if other != id) / max(ended - begun, 1e-9)
+        slots = _left_by(application, others) if tasks else _shared_with(application, others)
         if limit < math.inf and all(math.isnan(batch.behind) for batch in warm):
             unknown.append(f"sizes for {query.name}: its source is limited and does not report what waits")
             continue
@@ -179,16 +177,27 @@ def _calibrated(
 
 def _missing(application: Application, served: Sequence[_Served]) -> str:
     """Return a query without a model that has much of the work; empty without one."""
-    run = {query.name: math.fsum(batch.run for batch in query.batches) for query in application.queries.values()}
-    if not any(run.values()):  # no tasks in the log
-        run = {query.name: math.fsum(batch.seconds for batch in query.batches) for query in application.queries.values()}
-    most = UNSERVED * math.fsum(run.values())
-    models = {one.query.name for one in served}
-    return next((name for name in run if name not in models and run[name] > most), "")
+    work, known = _work(application), [one.query for one in served]
+    most = UNSERVED * math.fsum(work.values())
+    heavy = (query for id, query in application.queries.items() if work[id] > most)
+    return next((query.name for query in heavy if all(query is not each for each in known)), "")
 
 
-def _slots_of(application: Application, others: float) -> Slots:
+def _work(application: Application) -> dict[str, float]:
+    """Return seconds of tasks by query; of batches, if no task is known."""
+    run = {id: math.fsum(batch.run for batch in query.batches) for id, query in application.queries.items()}
+    if any(run.values()):
+        return run
+    return {id: math.fsum(batch.seconds for batch in query.batches) for id, query in application.queries.items()}
+
+
+def _left_by(application: Application, others: float) -> Slots:
     return lambda at: max(1.0, application.slots(at) - others)
+
+
+def _shared_with(application: Application, others: float) -> Slots:
+    """Return an equal share of the slots, with `others` more batches at a time."""
+    return lambda at: max(1.0, application.slots(at) / (1 + others))
 
 
 def _constant(slots: float) -> Slots:
@@ -219,8 +228,9 @@ def _point(
 ) -> Point:
     latencies, busy = [], math.fsum(one.busy for one in served)
     for one in served:
-        # What the others leave idle; of a fleet that is too small, a part by its work, and nothing lent.
-        own = max(slots - (busy - one.busy), slots * one.busy / busy / one.model.lent) if busy > 0 else slots
+        own = max(1.0, slots - (busy - one.busy))
+        if busy > slots and one.busy > 0:
+            own = slots * one.busy / busy / one.model.lent  # nothing is left idle
         latencies.append((one.records, one.model.predict(one.arrivals, _constant(own), target)))
     all_ = _together(latencies)
     share = min(1.0, busy / slots)

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -130,10 +130,16 @@ def check_repartition(
     if state.committed < 0 or (state.committed < state.batch and not skip_open_batch):
         remedy = "let the query end it, or skip it (--skip-open-batch) if the sink tolerates that its records come again"
         raise InputError(f"batch {state.batch} of {name} is not committed: {remedy}")
-    # Tasks of a long batch write to the folders of state partitions.
+    # Tasks write to the folders of state partitions when they begin and end.
     age = time.time() - max(os.stat(folder).st_mtime for folder, _, _ in os.walk(name))
-    if age < QUIET_S and not stopped:
+    if age < max(QUIET_S, _longest_gap(name) if state.committed < state.batch else 0.0) and not stopped:
         raise InputError(f"{name} was written {age:.0f} s ago: stop the query first")
+
+
+def _longest_gap(checkpoint: Path) -> float:
+    """Return the longest time between two commits (seconds): an open batch may be quiet for as long."""
+    times = sorted(each.stat().st_mtime for each in (checkpoint / "commits").iterdir() if each.name.isdigit())
+    return max((later - earlier for earlier, later in pairwise(times)), default=0.0)
 
 
 def states_to_change(

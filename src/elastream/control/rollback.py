@@ -166,7 +166,7 @@ class UsualError:
 
     @property
     def bound(self) -> float:
-        """Return the largest usual error, as a difference of logarithms; inf while unknown."""
+        """Return the largest usual error (difference of logarithms); inf while unknown."""
         if len(self._errors) < LEAST_ERRORS:
             return math.inf
         if self._bound is None:

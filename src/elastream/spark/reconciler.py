@@ -45,6 +45,8 @@ HOST_STEP_S, CALM_S = 0.25, 1.0
 POLL_SHARE = 0.01
 # Load of a task whose load is unknown: such tasks are spread by their number.
 UNKNOWN_LOAD = 1e-9
+# Seconds between batches up to which a move waits for one.
+MOST_WAIT_S = 10.0
 # A query that stops, or a host that goes, makes one or two passes fail.
 MAX_FAULTS = 5
 CLOSE_TIMEOUT_S = 10.0
@@ -116,7 +118,7 @@ class Reconciler:
         self._failover, self._standby, self._clock, self._alarms = failover, standby, clock, alarms
         self._release: Callable[[ReleaseHost], Outcome]
         self._load: Callable[[], ObservedLoad] = ObservedLoad
-        self._placing.benefit = self._benefit_of
+        self._placing.benefit, self._placing.may_wait = self._benefit_of, self._may_wait
         if standby is not None:
             # A replica that lacks as many batches makes a move cheap: a task without one reads a snapshot, too.
             self._placing.replica_hosts = partial(standby.replica_hosts, DELTAS)
@@ -213,6 +215,16 @@ class Reconciler:
         if self._deadlines and self.locations().get(task) in self._deadlines:
             return URGENT + self._load().files.get(task, 0.0) + self._load_of(task)
         return self._load_of(task)
+
+    def _may_wait(self, task: TaskId) -> bool:
+        """Return True if the next batch comes soon, and the host of `task` is not about to go."""
+        host = self.locations().get(task, "")
+        lease = self._hosts.active.get(host)
+        leaves = host in self._deadlines or (lease is not None and lease.state is HostState.RELEASING)
+        starts = [
+            batch.start for query in self._queries.live if task.operator in query.operators for batch in query.batches
+        ]
+        return not leaves and len(starts) > 1 and starts[-1] - starts[-2] <= MOST_WAIT_S
 
     # -- the thread ----------------------------------------------------------------------------------------------------
 

@@ -92,8 +92,14 @@ def test_a_difference_within_what_its_samples_disagree_moves_nothing():
 
 def test_state_stays_where_loading_it_takes_longer_than_balance_repays():
     place, busy = [0, 0, 1, 1], [0.5, 0.3, 0.2, 0.2]
-    for megabytes, moved in ((1_000.0, True), (10_000.0, False), (math.nan, True)):
-        large = with_values(observe(place, [1, 1], busy), busy_cores=busy, state_size=[megabytes] * 4)
+    for megabytes, more, moved in (
+        (1_000.0, 0.0, True),
+        (10_000.0, 0.0, False),
+        (10_000.0, 0.2, True),
+        (math.nan, 0.0, True),
+    ):
+        load = [busy[0] + more, *busy[1:]]  # with more, the host is saturated
+        large = with_values(observe(place, [1, 1], load), busy_cores=load, state_size=[megabytes] * 4)
         assert bool(balance_by_load(large)) is moved
 
 

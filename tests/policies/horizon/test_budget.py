@@ -108,10 +108,13 @@ def test_rounds_of_one_time_give_a_grid(budget):
     assert grid.steps <= 100
 
 
-@given(rates, st.floats(1, 12), st.floats(0, 10_000))
-def test_records_that_bind_give_the_need(paths, waits, waiting):
+@given(rates, st.floats(0, 12), st.floats(0, 10_000), st.floats(0, 40))
+def test_records_that_bind_give_the_need(paths, waits, waiting, late):
     total = np.concatenate([[0.0], np.cumsum(paths)])
-    records, begin, end, _ = binding(total, waiting, waits)
-    without = need(np.array(paths), waits)
-    needed = with_backlog(without, total, waiting, 0.0, waits, 1.0)
-    assert max(records / (end - begin + waits), float(np.mean(paths))) == pytest.approx(needed)
+    records, begin, end, waited = binding(total, waiting, late, waits)
+    needed = with_backlog(need(np.array(paths), waits), total, waiting, late, waits, 1.0)
+    if waited:
+        seconds = max(end, late) + (waits if late > 0 else max(waits, 1.0))
+    else:
+        seconds = end - begin + waits
+    assert max(records / max(seconds, 1.0), float(np.mean(paths))) == pytest.approx(needed)

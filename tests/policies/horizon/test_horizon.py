@@ -20,9 +20,8 @@ from elastream.dataflow.stages import lay_out
 from elastream.errors import ElastreamError
 from elastream.evaluation.trials import simulated
 from elastream.loads.pattern import Pattern, Section
-from elastream.policies.horizon.budget import Grid
 from elastream.policies.horizon.policy import Horizon, _Foreseeing
-from elastream.policies.horizon.replay import Choice, Setting
+from elastream.policies.horizon.replay import REPLAYED, Choice, Setting
 from elastream.policies.threshold import Threshold
 from elastream.simulator import Settings, make_plant
 from policies.test_threshold import host, observe
@@ -113,11 +112,24 @@ def test_host_that_is_long_overdue_is_not_counted_on(waited, more):
     assert any(isinstance(each, LeaseHost) for each in plan.actions) == more
 
 
-def test_outlooks_are_made_again_once_the_budget_changes():
-    grid = Grid(2.0, start=31, steps=35, host_start=60.0, budget=4.0)
-    assert grid.alike(replace(grid, age=0.5))
-    assert not grid.alike(replace(grid, budget=20.0))
-    assert not grid.alike(replace(grid, start=30))
+@pytest.mark.parametrize("change", [{"budget": 30.0}, {"host_start": 60.0, "start": 9}], ids=["budget", "start"])
+def test_outlooks_for_another_budget_or_start_are_made_again(change):
+    memory, seen = None, observe([host("h1")], 20.0)
+    for time in range(1000, 1020):
+        memory = Horizon().plan(replace(seen, time=float(time)), memory).memory
+    first = memory.outlooks[-2]
+    assert Horizon().plan(replace(seen, time=1020.0), memory).memory.outlooks[-3] is first
+    other = replace(memory, grid=replace(memory.grid, **change))
+    assert Horizon().plan(replace(seen, time=1020.0), other).memory.outlooks[-3] is not first
+
+
+def test_a_replay_sees_the_last_one_however_old_the_run_is():
+    memory, seen = None, observe([host("h1")], 20.0)
+    for time in range(1000, 1200):
+        memory = Horizon().plan(replace(seen, time=float(time)), memory).memory
+    old = replace(memory, history=replace(memory.history, since=-1e6), next_replay=0.0)
+    after = Horizon().plan(replace(seen, time=1200.0), old).memory
+    assert 1200.0 < after.next_replay <= 1200.0 + REPLAYED * after.grid.seconds / 2
 
 
 def test_a_pause_of_rounds_has_an_outlook_for_each_bin():
@@ -222,7 +234,7 @@ def test_a_rising_rate_of_earlier_leases_as_early_as_a_new_one(policy):
 def test_a_reason_names_load_deadline_and_cores():
     (_, first), *_ = actions(run([2400.0] * 3), LeaseHost)
     assert re.match(
-        r"2400/s arrive and [\d,]+ wait: \d+/s must be served in 30.0 s, for [\d,]+ records that wait then or arrive "
+        r"2400/s arrive and [\d,]+ wait: \d+/s must be served in 30.0 s, for [\d,]+ records that wait or arrive "
         r"within [\d.]+ s in the 95% scenario, so that none waits longer than [\d.]+ s, and that takes [\d.]+ cores",
         first.why,
     )

@@ -188,13 +188,16 @@ def test_move_goes_on_if_no_snapshot_comes(tmp_path):
     assert (bench.engine.snapshots, bench.engine.told) == ([1] * MAX_SNAPSHOTS, [(1, "h2")])
 
 
-def test_moves_to_one_host_wait_for_their_snapshots_together(tmp_path):
+def test_snapshots_are_asked_for_one_move_ahead(tmp_path):
     bench = Bench(tmp_path)
-    for index in (1, 2):
-        long_log(bench, tmp_path, index)
-    bench.placing.move_all({task(1): "h2", task(2): "h2"})
+    folders = [long_log(bench, tmp_path, index) for index in range(4)]
+    bench.placing.move_all({task(index): "h2" for index in range(4)})
     bench.batch()
-    assert bench.engine.snapshots == [1, 2]
+    assert bench.engine.snapshots == [0, 1], "not all state in one batch"
+    for number in range(4):
+        (folders[number] / "11.snapshot").write_bytes(bytes(1_000))
+        bench.batch()
+        assert [index for index, _ in bench.engine.told] == list(range(number + 1)), "one moves with each batch"
 
 
 def test_end_of_another_query_uses_up_no_request_for_a_snapshot(tmp_path):
@@ -211,8 +214,8 @@ def test_move_waits_for_no_snapshot(case, tmp_path):
     bench = Bench(tmp_path, lazy=case == "loaded between batches")
     long_log(bench, tmp_path)
     bench.engine.writes_snapshots = case == "Spark fails" and Py4JError("a gateway that has gone")
+    bench.placing.may_wait = lambda task: case != "a deadline"
     bench.placing.move(task(1), "h2")
-    bench.benefit[task(1)] = URGENT if case == "a deadline" else 0.0
     bench.batch()
     assert bench.engine.told == [(1, "h2")]
 

@@ -26,6 +26,8 @@ SURE = 2.0
 SLACK, UNSURE = 0.5, 0.25
 # MB of state that a core loads per second, and seconds within which better balance must repay that.
 LOADED_MB_S, REPAID_S = 25.0, 600.0
+# Busy cores per core from which a host is saturated.
+SATURATED = 0.9
 # Part above the mean load at which the fullest host stays as it is: further moves cost more than they gain.
 ENOUGH = 0.01
 
@@ -74,8 +76,10 @@ def balance_by_load(observation: Observation, *, gain: float = 0.03, worth: floa
         if before - max(weights.sum() / cores.sum(), weights.max() / cores.max()) <= needed:
             continue
         steps, after = _level(place, weights, cores)
-        loading = float(np.nansum(sizes[rows[[row for row, _ in steps]]])) / LOADED_MB_S / cores.sum()
-        if before - after <= max(needed, loading / REPAID_S):
+        moved, to = np.array(steps, dtype=np.int64).reshape(-1, 2).T
+        loading = float(np.nansum(sizes[rows[moved]])) / LOADED_MB_S / max(float(cores[np.unique(to)].sum()), IDLE)
+        # How much a saturated host's load exceeds its cores is not known.
+        if before - after <= max(needed, loading / REPAID_S if before < SATURATED else 0.0):
             continue
         why = f"the fullest host has {before:.3g} busy cores a core, and can have {after:.3g}"
         moves += [(float(weights[row]), spread.move(rows[row], target, why)) for row, target in steps]

@@ -54,7 +54,7 @@ class QueryWork:
         speed: float,
         since: float | None,
     ) -> "QueryWork":
-        """Return the figures with those of `frames` added, which come after `since`; `speed`: the mean of the cores."""
+        """Return the figures with those of `frames` added, later than `since`; `speed`: the mean of the cores."""
         segments = observation.context.layout.segments
         names = tuple(segment.name for segment in segments)
         if before is not None and before.names != names:
@@ -114,7 +114,7 @@ class QueryWork:
 
 
 def waiting_work(observation: Observation, record: RecordWork) -> float:
-    """Return the known queued records, each as a part of a source record; NaN if none is known."""
+    """Return the queued records, each as a part of a source record; NaN if none is known."""
     frame, stages = observation.operators, observation.context.layout.stage_of
     waiting = zip(frame.ids, frame.column(Metric.BACKLOG).tolist(), strict=True)
     return known_sum([records * record.left[stages[name].segment] for name, records in waiting])

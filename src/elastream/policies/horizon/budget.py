@@ -7,6 +7,7 @@ short one.
 
 import math
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -169,12 +170,25 @@ class Binding(NamedTuple):
     waiting: bool
 
 
-def binding(total: Floats, waiting: float, waits: float) -> Binding:
-    """Return what binds the need for arrivals `total`, by edges, and `waiting` records, each to wait `waits` bins."""
-    edges = range(total.size)
-    pairs = [Binding(float(total[end] - total[at]), at, end, waiting=False) for at in edges for end in edges[at + 1 :]]
-    late = [Binding(waiting + float(total[end] - total[0]), 0, end, waiting=True) for end in edges if waiting > 0]
-    return max(*pairs, *late, key=lambda each: each.records / max(each.end - each.begin + waits, 1.0))
+def binding(total: Floats, waiting: float, late: float, waits: float) -> Binding:
+    """Return what binds the need for arrivals `total`, by edges, and `waiting` records, as `with_backlog`, in bins."""
+    edges, last = range(total.size), total.size - 1
+    found = [
+        (float(total[end] - total[at]) / (end - at + waits), Binding(float(total[end] - total[at]), at, end, waiting=False))
+        for at in edges
+        for end in edges[at + 1 :]
+    ]
+    for end in edges if waiting > 0 else ():
+        if late <= end or end == last:
+            time = max(end, late)
+            records = waiting + float(total[end] - total[0]) * (time / end if end else 1.0)
+            found.append(
+                (
+                    records / max(time + (waits if late > 0 else max(waits, 1.0)), 1.0),
+                    Binding(records, 0, end, waiting=True),
+                )
+            )
+    return max(found, key=itemgetter(0))[1]
 
 
 @njit(cache=True)

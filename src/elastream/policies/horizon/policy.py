@@ -160,7 +160,7 @@ class _Foreseeing(SizingRound):
     """Planning round that sizes for the outlook."""
 
     remarks: tuple[str, ...] = ()
-    _then = 0.0  # records that wait once a host requested now works
+    _then = (0.0, 0.0)  # records that wait once a host requested now works, and the seconds for which they may be late
 
     def foresee(self, policy: Horizon, before: Memory | None) -> None:
         observation = self.observation
@@ -181,7 +181,8 @@ class _Foreseeing(SizingRound):
         if before.past.seconds != self.grid.seconds:
             before = replace(before, past=Past(self.grid.seconds), outlooks=(), needs=())
         elif before.outlooks and not before.grid.alike(self.grid):
-            before = replace(before, outlooks=outlooks_of(before.past, len(before.outlooks), self.grid))
+            outlooks = outlooks_of(before.past, len(before.outlooks), self.grid, self._trend(before.past))
+            before = replace(before, outlooks=outlooks)
         self.memory = self._with_arrivals(self._with_leased(self._with_late(before)))
         if self._replays:
             self.memory = self._replayed(policy)
@@ -210,7 +211,7 @@ class _Foreseeing(SizingRound):
         return context.batch_seconds if all(each.load is not None for each in context.graph.sources) else None
 
     def remember(self, history: LoadHistory) -> Memory:
-        start = self._host_start()
+        start = self._measured_start
         return replace(self.memory, history=history, service=self.service, grid=self.grid, host_start=start)
 
     def _forecast(self) -> Forecast:
@@ -261,12 +262,16 @@ class _Foreseeing(SizingRound):
 
     def _host_start(self) -> float:
         """Return the start time of a host (seconds): the measured one if longer than declared."""
+        return max(self.host_type.start, self._measured_start)
+
+    @property
+    def _measured_start(self) -> float:
         starts = [
             ready - lease.since
             for lease in self.observation.leases.values()
             if lease.since > 0 and (ready := lease.ready_at()) is not None
         ]
-        return max(self.host_type.start, float(np.median(starts)) if starts else self._learned_start)
+        return float(np.median(starts)) if starts else self._learned_start
 
     def _with_late(self, memory: Memory) -> Memory:
         if not self._has_past(memory) or not self.target > 0:
@@ -303,13 +308,15 @@ class _Foreseeing(SizingRound):
         if not bins and memory.outlooks:
             return replace(memory, past=past)
         past = past.with_moments(self.grid.steps)
-        trend = self.load.expected(self._host_start()) if past.moments is None else None
-        paths, jump = scenarios(past, self.grid, trend)
+        paths, jump = scenarios(past, self.grid, self._trend(past))
         rate = float(past.rates[-1]) if past.rates.size else float(measured[-1])
         outlook = Outlook.of(paths, jump, rate, self.grid)
         bins = min(max(bins, 1), REPLAYED)
         outlooks, needs = (*memory.outlooks, *[outlook] * bins), (*memory.needs, *[0.0] * bins)
         return replace(memory, past=past, outlooks=outlooks[-REPLAYED:], needs=needs[-REPLAYED:])
+
+    def _trend(self, past: Past) -> Forecast | None:
+        return self.load.expected(self._host_start()) if past.is_short(self.grid.steps) else None
 
     @once
     def _arrived(self) -> Floats:
@@ -352,13 +359,13 @@ class _Foreseeing(SizingRound):
         over = int(grid.age / grid.seconds)  # bins that are over: what came then waits, or was served
         cores[:over] = np.maximum(cores[:over], np.diff(total)[:over])
         served = np.concatenate([[0.0], np.cumsum(cores)])
-        self._then = then = waiting_at_start(total[: grid.start + 1], waiting, served)
+        then = waiting_at_start(total[: grid.start + 1], waiting, served)
         capacity = self._usable / self._cores_of_record
         late = time_late(waiting, capacity, grid.budget, grid.recovery)
         edges = (grid.start if setting.fixed else grid.lost) + 1
         inherited = waiting_at_start(total[:edges], waiting, served[:edges])
         later = time_late(inherited, capacity, grid.budget, grid.recovery)
-        times = (grid.budget, grid.seconds)
+        self._then, times = (then, later), (grid.budget, grid.seconds)
         lease = with_backlog(setting.reserve * float(outlook.lease[row]), total[grid.start :], then, later, *times)
         lacking = lease * grid.seconds > cores[-1]
         if lacking and self._may_wait(then, float(total[grid.start + 1] - total[grid.start]) / grid.seconds):
@@ -464,9 +471,10 @@ class _Chained(_Foreseeing, ChainedRound):
     @property
     def _bound(self) -> str:
         grid, row = self.grid, self.memory.choice.setting.row
-        records, begin, end, waits = binding(self.memory.outlooks[-1].total[row][grid.start :], self._then, grid.waits)
+        total, (then, late) = self.memory.outlooks[-1].total[row][grid.start :], self._then
+        records, begin, end, waits = binding(total, then, late / grid.seconds, grid.waits)
         first, last = (format_duration(round((grid.start + at) * grid.seconds - grid.age)) for at in (begin, end))
-        when = f"wait then or arrive within {last}" if waits else f"arrive {first} to {last} from now"
+        when = f"wait or arrive within {last}" if waits else f"arrive {first} to {last} from now"
         return f"{records:,.0f} records that {when} in {SCENARIO_NAMES[row]}"
 
     @once
@@ -520,12 +528,12 @@ class _Unchained(_Foreseeing, UnchainedRound):
         return {name: replace(need, drain=0.0) for name, need in needs.items()}, unknown  # `rate` contains the backlog
 
 
-def outlooks_of(past: Past, count: int, grid: Grid) -> tuple[Outlook, ...]:
-    """Return the outlooks of the last `count` bins of a past, in bins of `grid`."""
+def outlooks_of(past: Past, count: int, grid: Grid, trend: Forecast | None = None) -> tuple[Outlook, ...]:
+    """Return the outlooks of the last `count` bins of a past, in bins of `grid`; `trend`: at the last one."""
     outlooks = []
     for end in range(max(1, past.rates.size - count + 1), past.rates.size + 1):
         then = Past(past.seconds, past.rates[:end])
-        paths, jump = scenarios(then, grid, None)
+        paths, jump = scenarios(then, grid, trend if end == past.rates.size else None)
         outlooks.append(Outlook.of(paths, jump, float(then.rates[-1]), grid))
     return tuple(outlooks)
 

@@ -81,7 +81,7 @@ public static String locations(Object coordinator, String root, String run, long
 
 /**
  * Let the next commit of a state store write a snapshot, as Spark does once snapshots lag (since 4.2). Empty if this Spark,
- * or a setting, forbids it. Spark forgets it when a batch ends: one that has opened the store already writes none.
+ * or a setting, forbids it. The request lasts until the next batch ends; one that has opened the store ignores it.
  */
 public static String snapshot(Object coordinator, Object provider) {
     org.apache.spark.sql.execution.streaming.state.StateStoreProviderId store =

@@ -103,6 +103,7 @@ class ClusterWatch:
         self._first_told: dict[str, float] = {}
         self._holders = self._protected = self._tried = ""
         self._last_ask, self._asking, self._failed = -NOTICE_INTERVAL_S, False, False
+        self._renewal: threading.Thread | None = None
         self._lock = threading.Lock()
 
     def notices(self) -> Mapping[str, tuple[float, str]]:
@@ -111,7 +112,8 @@ class ClusterWatch:
             due = self._clock() - self._last_ask >= NOTICE_INTERVAL_S or self._holders != self._tried
             if due and not self._asking:
                 self._asking, self._last_ask = True, self._clock()
-                threading.Thread(target=self.renew, name="cluster-notices", daemon=True).start()
+                self._renewal = threading.Thread(target=self.renew, name="cluster-notices", daemon=True)
+                self._renewal.start()
             return self._notices
 
     def protect(self, executors: Collection[str]) -> None:
@@ -120,8 +122,13 @@ class ClusterWatch:
 
     def unprotect(self) -> None:
         self._holders = ""
-        if self._protected:
-            self.renew()
+        if self._renewal is not None:
+            self._renewal.join()
+        try:
+            if self._protected:
+                self._ask("protect", "")
+        except Exception as error:
+            log.warning("executors keep their mark at the cluster manager: %s", in_one_line(error))
 
     def renew(self) -> None:
         self._tried = holders = self._holders

@@ -118,7 +118,7 @@ class DriverSide:
         return [line.split("\t") for line in answer.split("\n")[:-1]]
 
     def cpu_seconds(self) -> float:
-        """Return CPU seconds of the calling thread so far, in Python and in the JVM. Needs `DriverSide.java`."""
+        """Return CPU seconds of the calling thread so far, in Python and the JVM. Needs `DriverSide.java`."""
         return time.thread_time() + max(0, int(self._object.spent())) / 1e9
 
 

@@ -341,7 +341,7 @@ class StatePartitions:
         """Load the state of partitions, each at its place, for a later batch; block until done.
 
         With `keep`, the old location is restored after each report: only for executors without tasks. Returns the loaded
-        partitions; None if this operator's state cannot be loaded ahead.
+        partitions; None if this state cannot be loaded ahead.
         """
         if len(self._operators) > 1:
             return None

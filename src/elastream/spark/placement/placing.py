@@ -121,6 +121,7 @@ class Placing:
         self.states: Mapping[str, StatePartitions] = dict(states)
         self._ended_at = dict.fromkeys({task.operator for task in plan.latest.hosts}, clock())
         self._clock, self.plan, self.limits, self.benefit = clock, plan, limits or MigrationLimits(), benefit
+        self.may_wait: Callable[[TaskId], bool] = lambda task: True  # for a snapshot
         self.replica_hosts: Callable[[], Mapping[TaskId, Collection[str]]] = dict
         self._lock = threading.RLock()
         self._where: dict[TaskId, Location] = {}
@@ -327,6 +328,7 @@ class Placing:
         fresh = {host for host in hosts if target(host) not in occupied}
         copied = self.replica_hosts() if waiting else {}
         loads: dict[tuple[str, bool], StatePreload] = {}
+        looked: Counter[str] = Counter()  # those that move now, and as many for which a snapshot is asked
 
         def order(each: _ActiveMigration) -> tuple[bool, float, float, TaskId]:
             move, benefit = each.migration, self.benefit(each.migration.task)
@@ -340,10 +342,13 @@ class Placing:
                 each.place, each.keep = place, keep
                 each.migration = replace(each.migration, megabytes=0.0)
                 continue
-            if place is None or (not keep and count[host] >= most):
+            if place is None or (not keep and looked[host] >= 2 * most):
                 continue
+            looked[host] += 1
             size, preloads = self.move_load(task), self._preloads(each, keep)
             if not preloads and size.worth_a_snapshot and self._snapshot_comes(each, ended):
+                continue
+            if not keep and count[host] >= most:
                 continue
             count[host] += 1
             each.place = place
@@ -365,7 +370,7 @@ class Placing:
     def _snapshot_comes(self, each: _ActiveMigration, ended: Collection[str]) -> bool:
         """Ask for a snapshot at each end of the task's batch, a few times; return False if none will come in time."""
         task = each.migration.task
-        if each.snapshots >= MAX_SNAPSHOTS or self.benefit(task) >= URGENT:
+        if each.snapshots >= MAX_SNAPSHOTS or not self.may_wait(task):
             return False
         if task.operator not in ended:
             return True

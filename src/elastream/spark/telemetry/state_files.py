@@ -164,7 +164,7 @@ class MoveLoad(NamedTuple):
 
     @property
     def worth_a_snapshot(self) -> bool:
-        """Return True if Spark's own snapshot is overdue and a new one more than halves the load."""
+        """Return True if Spark's own snapshot is overdue, and the changes outweigh the last one."""
         return self.logs > DELTAS and self.changed > FEW_MB and 2 * self.changed > self.megabytes
 
     @property
