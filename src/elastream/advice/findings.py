@@ -194,7 +194,6 @@ def _never_waits(query: LoggedQuery, batches: Sequence[LoggedBatch]) -> bool:
 
 
 def _came_late(query: LoggedQuery) -> bool:
-    """Return True if a batch started late."""
     latest = max((b.start - a.start for a, b in pairwise(query.batches)), default=0.0)
     return math.isnan(query.trigger) or latest > LATE_START * query.trigger
 

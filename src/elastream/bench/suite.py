@@ -51,7 +51,6 @@ class Suite:
         return [pair for _ in range(self.rounds) for pair in order.sample(pairs, len(pairs))]
 
     def run(self, tell: Tell) -> list[Outcome]:
-        """Run them all."""
         outcomes: list[Outcome] = []
         total = len(self.workloads) * len(self.arms) * self.rounds
         for groups, arm in self.runs:

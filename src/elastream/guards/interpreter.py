@@ -32,14 +32,14 @@ def evaluate(tree: Node, values: Values) -> Any:
 
 
 def _either(args: tuple[Node, ...], values: Values) -> bool | None:
-    """Return the disjunction: one true side decides."""
+    """One true side decides."""
     if (left := evaluate(args[0], values)) is True or (right := evaluate(args[1], values)) is True:
         return True
     return None if left is None or right is None else False
 
 
 def _both(args: tuple[Node, ...], values: Values) -> bool | None:
-    """Return the conjunction: one false side decides."""
+    """One false side decides."""
     if (left := evaluate(args[0], values)) is False or (right := evaluate(args[1], values)) is False:
         return False
     return None if left is None or right is None else True
@@ -67,7 +67,6 @@ def _quotient(left: int, right: int) -> int | None:
 
 
 def _remainder(left: int, right: int) -> int | None:
-    """Return the remainder with the dividend's sign."""
     return None if not right else abs(left) % abs(right) * (-1 if left < 0 else 1)
 
 

@@ -103,7 +103,6 @@ class Tail:
         return True
 
     def _is_replaced(self) -> bool:
-        """Return True if a new part was begun."""
         assert self._stream is not None
         try:
             return os.fstat(self._stream.fileno()).st_ino != self._file.stat().st_ino

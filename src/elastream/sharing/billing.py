@@ -37,7 +37,6 @@ def bill(paid: Iterable[SharedLease], now: float) -> dict[str, float]:
 
 
 def _bill_one(paid: SharedLease, now: float, owed: dict[str, float]) -> None:
-    """Add the amounts due for one lease."""
     lease, spells = paid.lease, [(who, since, now if until is None else until) for who, since, until in paid.spells]
     start, unit, price = lease.since, lease.type.billing.unit, lease.type.price
     in_order = all(before[1] <= after[1] for before, after in pairwise(spells))  # a clock may have been set back
@@ -78,7 +77,6 @@ def _bill_one(paid: SharedLease, now: float, owed: dict[str, float]) -> None:
 def _begun_before(
     end: float, spells: Sequence[tuple[str, float, float]], first: int, in_order: bool
 ) -> list[tuple[str, float, float]]:
-    """Return the spells from number `first` on that begin before `end`."""
     touching = []
     for number in range(first, len(spells)):
         if spells[number][1] < end:

@@ -136,7 +136,6 @@ def q14(bids: Frame) -> Frame:
 
 
 def _texts(bids: Frame, form: str) -> "pd.Series[str]":
-    """Return the times of bids in the format `form`."""
     places, minutes = pd.factorize(bids["date_time"].dt.floor("min"))
     return pd.Series(minutes.strftime(form).to_numpy()[places], index=bids.index, dtype=object)
 

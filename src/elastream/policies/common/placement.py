@@ -25,7 +25,7 @@ SURE = 2.0
 # fluctuate: without slack a task would move to and fro. For a small host half a task is much.
 SLACK, UNSURE = 0.5, 0.25
 # MB of state that a core loads per second, and seconds within which better balance must repay that.
-LOADED_MB_S, REPAID_S = 25.0, 600.0
+LOADED_MB_S, REPAID_S = 10.0, 600.0
 # Busy cores per core from which a host is saturated.
 SATURATED = 0.9
 # Part above the mean load at which the fullest host stays as it is: further moves cost more than they gain.

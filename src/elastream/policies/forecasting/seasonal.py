@@ -250,7 +250,6 @@ def statsforecast() -> Any:
 
 
 def _tried(method: Method, values: Floats) -> FittedSeries | None:
-    """Return the fitted method; None if the fit fails."""
     try:
         return method(values)
     except EnvironmentProblem:
