@@ -15,6 +15,7 @@ from elastream.core.hosts import Billing, HostState, HostType
 from elastream.core.lateness import Cause, Diagnosis
 from elastream.core.metrics import Metric
 from elastream.core.observation import Sample
+from elastream.core.plant import Prospect
 from elastream.dataflow.builder import Dataflow
 from elastream.dataflow.stages import lay_out
 from elastream.errors import ElastreamError
@@ -34,7 +35,7 @@ def same(row):
     return row
 
 
-def run(rates, every=60.0, target=30.0, period=5.0, seed=1, fused=True, types=(SMALL,)):
+def run(rates, every=60.0, target=30.0, period=5.0, seed=1, fused=True, types=(SMALL,), policy=Horizon()):  # noqa: B008
     """Simulate a load of `rates` (records/s), each for `every` seconds, at 2 ms a record."""
     load = Pattern(tuple(Section(every, rate, rate) for rate in rates))
     flow = Dataflow("d")
@@ -47,7 +48,8 @@ def run(rates, every=60.0, target=30.0, period=5.0, seed=1, fused=True, types=(S
         loads={"source": load}, seed=seed, settings=constants, max_hosts=20, target_latency=target,
         seconds=len(rates) * every,
     )  # fmt: skip
-    return simulated(plant, Horizon(), period=period, until=len(rates) * every)
+    policy = policy.prepared(Prospect(plant.context.layout, types, {"source": load}))
+    return simulated(plant, policy, period=period, until=len(rates) * every)
 
 
 def replace_age(frame, age):
@@ -138,6 +140,19 @@ def test_a_pause_of_rounds_has_an_outlook_for_each_bin():
         memory = Horizon().plan(replace(seen, time=time), memory).memory
     assert len(memory.outlooks) == len(memory.needs)
     assert abs(len(memory.outlooks) - memory.past.rates.size) <= 1
+
+
+def test_perfect_forecasts_have_hosts_when_a_first_jump_comes():
+    rates = [100.0] * 10 + [2000.0] * 5
+    own, perfect = (run(rates, target=20.0, policy=Horizon(perfect=each)) for each in (False, True))
+    leased = [time for time, _ in actions(perfect, LeaseHost, since=300.0)]
+    assert 540.0 <= min(leased) < 600.0
+    assert perfect.result.series[:, 4].max() < 0.5 * own.result.series[:, 4].max(), "records that wait"
+
+
+def test_perfect_forecasts_are_refused_beside_a_real_load():
+    context = observe([host("h1")], 20.0).context
+    assert "leave perfect out, or simulate" in Horizon(perfect=True).unsupported_reason(context)
 
 
 def test_decisions_tell_the_load_that_they_are_for():

@@ -309,7 +309,7 @@ class Oracle:
         assert self.prospect is not None, "an oracle is asked before it was prepared"
         if subject.rows is Rows.OPERATOR:
             load = self.prospect.loads.get(subject.name)
-            return np.full(ahead.steps, math.nan) if load is None else _rates(load, ahead)
+            return np.full(ahead.steps, math.nan) if load is None else true_rates(load, ahead)
         course = self.prospect.speeds if subject.rows is Rows.HOST else self.prospect.bandwidths
         time, value = series.latest
         if course is None or math.isnan(value):
@@ -322,7 +322,8 @@ class Oracle:
         return np.random.default_rng((self.seed, STREAM, zlib.crc32(subject_key.encode()), round(ahead.start * 1000)))
 
 
-def _rates(load: ArrivalPattern, ahead: Ahead) -> Floats:
+def true_rates(load: ArrivalPattern, ahead: Ahead) -> Floats:
+    """Return the mean rate of each step (records/s)."""
     edges = ahead.edges
     records = np.diff(counts(load, edges))
     few = records < COUNTED

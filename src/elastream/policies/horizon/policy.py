@@ -5,7 +5,7 @@ The rules hold on Spark and in simulation. The page on how hosts are chosen expl
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import ClassVar
 
@@ -19,7 +19,7 @@ from elastream.core.latency import share_within
 from elastream.core.lazy import once
 from elastream.core.metrics import Metric, Needs
 from elastream.core.observation import Context, Observation
-from elastream.core.plant import Plan, Policy
+from elastream.core.plant import Plan, Policy, Prospect
 from elastream.core.wording import counted
 from elastream.dataflow.stages import Unit
 from elastream.errors import ElastreamError
@@ -29,6 +29,7 @@ from elastream.policies.common.measures import missing_type_reason
 from elastream.policies.common.placement import balance
 from elastream.policies.common.service import FIRST_OVERHEAD, MARGIN, MOST_OVERHEAD, Service
 from elastream.policies.common.unchained import CoreNeed, needs_of
+from elastream.policies.forecasting.series import Ahead, true_rates
 from elastream.policies.forecasting.trend import Forecast
 from elastream.policies.horizon.budget import (
     SCENARIO_NAMES,
@@ -108,6 +109,7 @@ class Horizon(Policy):
         in_time: Part of the records that must be in time.
         host_type: Type to lease. None: the one with the lowest price per core and second; of equals the smallest.
         max_parallelism: Most instances of one operator. None: 64 threads for an operator that waits, else no limit.
+        perfect: Plan for the load as it will come. Simulated runs only: it shows what forecasts cost.
 
     Raises:
         ElastreamError: A parameter is outside its range.
@@ -116,9 +118,10 @@ class Horizon(Policy):
     in_time: float = IN_TIME
     host_type: str | None = None
     max_parallelism: int | None = None
+    perfect: bool = False
+    prospect: Prospect | None = field(default=None, init=False, repr=False, compare=False)
 
     needs: ClassVar[Needs] = Threshold.needs
-    name: ClassVar = "horizon"
 
     def __post_init__(self) -> None:
         if not 0 < self.in_time < 1:
@@ -127,13 +130,24 @@ class Horizon(Policy):
             raise ElastreamError(f"max_parallelism is {self.max_parallelism}; it must be 1 or more")
 
     @property
+    def name(self) -> str:
+        return "horizon, perfect" if self.perfect else "horizon"
+
+    @property
     def default_window(self) -> bool:
         """Return True: the cloud may say how long hosts stay idle."""
         return True
 
     def unsupported_reason(self, context: Context) -> str | None:
-        """Return a sentence if no host of `host_type` is offered, otherwise None."""
+        """Return a sentence if no host of `host_type` is offered, or the future is not known, otherwise None."""
+        if self.perfect and self.prospect is None:
+            return "perfect forecasts are those of simulated runs: leave perfect out, or simulate"
         return missing_type_reason(context, self.host_type)
+
+    def prepared(self, prospect: Prospect) -> "Horizon":
+        prepared = replace(self)
+        object.__setattr__(prepared, "prospect", prospect)  # no parameter
+        return prepared
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:
         """Plan host actions, then parallelism, then moves of tasks. The memory is a `Memory`."""
@@ -167,6 +181,7 @@ class _Foreseeing(SizingRound):
         self.target = observation.context.target_latency or math.fsum(
             operator.max_duration or 0.0 for operator in observation.context.graph.operators
         )
+        self._loads = tuple(policy.prospect.loads.values()) if policy.perfect and policy.prospect is not None else ()
         service = Service() if before is None else before.service
         self.service = service.after(observation, self.before, self._working)
         self._learned_start = 0.0 if before is None else before.host_start
@@ -308,12 +323,18 @@ class _Foreseeing(SizingRound):
         if not bins and memory.outlooks:
             return replace(memory, past=past)
         past = past.with_moments(self.grid.steps)
-        paths, jump = scenarios(past, self.grid, self._trend(past))
+        paths, jump = self._true_path() if self._loads else scenarios(past, self.grid, self._trend(past))
         rate = float(past.rates[-1]) if past.rates.size else float(measured[-1])
         outlook = Outlook.of(paths, jump, rate, self.grid)
         bins = min(max(bins, 1), REPLAYED)
         outlooks, needs = (*memory.outlooks, *[outlook] * bins), (*memory.needs, *[0.0] * bins)
         return replace(memory, past=past, outlooks=outlooks[-REPLAYED:], needs=needs[-REPLAYED:])
+
+    def _true_path(self) -> tuple[Floats, Floats]:
+        """Return the rates to come, as the one scenario and the worst jump."""
+        ahead = Ahead(self.observation.time - self.grid.age, self.grid.seconds, self.grid.steps)
+        path = np.sum([true_rates(load, ahead) for load in self._loads], axis=0)
+        return path[None, :], path
 
     def _trend(self, past: Past) -> Forecast | None:
         return self.load.expected(self._host_start()) if past.is_short(self.grid.steps) else None
