@@ -96,7 +96,7 @@ class AutopilotStatus:
     Attributes:
         state: "waiting" for a query or the first observation, "watching", "observing only", "paused", or "ended".
         hosts: Executors that take tasks.
-        coming: Executors that are requested or start.
+        coming: Those requested or starting.
         throughput: Records committed per second; NaN if unknown.
         latency_p50: Median latency (seconds); NaN if unknown.
         latency_p99: 99th percentile of the latency (seconds); NaN if unknown.

@@ -143,7 +143,7 @@ def fits(observation: Observation, ahead: float, reserve: float, leaving: Collec
     Args:
         ahead: Seconds for which growing state grows.
         reserve: Share of each limit to leave free.
-        leaving: Hosts whose state moves, besides those that drain.
+        leaving: Hosts whose state moves, besides draining ones.
     """
     rows, tasks = observation.hosts.rows, observation.tasks
     going = {*leaving, *(name for name, lease in observation.leases.items() if lease.state in MOVING)}

@@ -202,7 +202,7 @@ class Savings:
 
     Args:
         target: Target latency (seconds), or None.
-        since: Time from which the load is observed.
+        since: Begin of the load.
     """
 
     def __init__(self, target: float | None, since: float = 0.0) -> None:

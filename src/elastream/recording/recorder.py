@@ -113,7 +113,7 @@ class Recorder(Entries):
 
     Args:
         path: File or folder.
-        resumed: True if the file is that of an earlier driver and continues; its last line may be torn.
+        resumed: The file is that of an earlier driver and continues; its last line may be torn.
         keep: Retention of a long recording; None for all, in one file.
 
     Raises:

@@ -74,7 +74,7 @@ class Grid:
 
     @property
     def recovery(self) -> float:
-        """Return for how long arriving records may still be late, once some are (seconds).
+        """Return for how long arriving records may be late, once some are (seconds).
 
         Catching up sooner takes more hosts, each paid for longer. The cheapest time grows with the root of the paid time.
         """
@@ -171,7 +171,7 @@ class Binding(NamedTuple):
 
 
 def binding(total: Floats, waiting: float, late: float, waits: float) -> Binding:
-    """Return what binds the need for arrivals `total`, by edges, and `waiting` records, as `with_backlog`, in bins."""
+    """Return what binds the need of `with_backlog`; `late` and `waits` in bins."""
     edges, last = range(total.size), total.size - 1
     found = [
         (float(total[end] - total[at]) / (end - at + waits), Binding(float(total[end] - total[at]), at, end, waiting=False))

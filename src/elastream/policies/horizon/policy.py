@@ -109,7 +109,7 @@ class Horizon(Policy):
         in_time: Part of the records that must be in time.
         host_type: Type to lease. None: the one with the lowest price per core and second; of equals the smallest.
         max_parallelism: Most instances of one operator. None: 64 threads for an operator that waits, else no limit.
-        perfect: Plan for the load as it will come. Simulated runs only: it shows what forecasts cost.
+        perfect: Plan for the load as it will come, in simulated runs.
 
     Raises:
         ElastreamError: A parameter is outside its range.
@@ -139,7 +139,7 @@ class Horizon(Policy):
         return True
 
     def unsupported_reason(self, context: Context) -> str | None:
-        """Return a sentence if no host of `host_type` is offered, or the future is not known, otherwise None."""
+        """Return a sentence if no host of `host_type` is offered or the future is unknown, otherwise None."""
         if self.perfect and self.prospect is None:
             return "perfect forecasts are those of simulated runs: leave perfect out, or simulate"
         return missing_type_reason(context, self.host_type)
@@ -408,7 +408,7 @@ class _Foreseeing(SizingRound):
         return lease, keep
 
     def _may_wait(self, then: float, rate: float) -> bool:
-        """Return True if how long the load lasts is unknown, and a later lease would still be in time.
+        """Return True if it is unknown how long the load lasts, and a later lease would be in time.
 
         Args:
             then: Records that wait once a host requested now works.

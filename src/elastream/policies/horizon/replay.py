@@ -49,7 +49,7 @@ class Setting:
     Attributes:
         reserve: Factor on the need of the outlook.
         hold: Seconds for which a host must be idle before it goes.
-        fixed: True: no others are leased, while the need is within what the replay has met.
+        fixed: No others are leased while the need is within what the replay has met.
     """
 
     row: int = 1
@@ -66,9 +66,9 @@ class Choice:
     Attributes:
         late: Share of late records in the replay.
         hosts: Mean number of hosts in the replay.
-        surcharge: Factor by which hosts above the least ones cost more than in replays so far.
-        explained: Share of the records since the last replay that its setting has late in this one.
-        met: Largest backlog (records) that was foreseen for the time when a host works, and of which none was late.
+        surcharge: Factor by which hosts above the least ones cost more than in replays.
+        explained: Share of the records since the last replay that are late in this one.
+        met: Largest backlog (records) foreseen for the time when a host works, of which none was late.
     """
 
     setting: Setting

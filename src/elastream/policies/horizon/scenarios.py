@@ -135,7 +135,7 @@ class Past:
 
 @njit(cache=True)
 def _steady_level(rates: Floats, bins: int, noise: float) -> float:
-    """Return the mean of the longest window of `PRESENT`, up to `bins`, that agrees with all shorter ones (Lepski 1990)."""
+    """Return the mean of the longest window of `PRESENT` up to `bins` that agrees with all shorter ones (Lepski 1990)."""
     level = float(rates[-1])
     windows = sorted(PRESENT)
     for longer in windows:
@@ -173,7 +173,7 @@ def scenarios(past: Past, grid: Grid, trend: Forecast | None) -> tuple[Floats, F
     """Return scenarios of the next horizon, and the worst jump.
 
     Args:
-        trend: Of the last minutes; it counts while the past is short.
+        trend: Of the last minutes, for a short past.
 
     Returns:
         Rates (records/s) of the scenarios, shape (scenarios, steps), and of the jump, shape (steps,).

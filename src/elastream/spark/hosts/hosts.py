@@ -296,8 +296,8 @@ class Hosts(HostLedger):
         Args:
             warm: Warms a new executor up, on its own thread, before it counts.
             session: Adopts and releases executors that were not leased, if any.
-            alone: True if nobody else leases from the provider: hosts without a lease are released.
-            drain_timeout: Seconds that a host which is to go waits for what its executor runs and keeps.
+            alone: Nobody else leases from the provider: hosts without a lease are released.
+            drain_timeout: Seconds that a leaving host waits for what its executor runs and keeps.
         """
         super().__init__(provider, clock, log, alarms)
         self._drain_timeout, self._wall = drain_timeout, wall

@@ -48,7 +48,7 @@ class Executors:
 
         Args:
             use: Reads what executors are used for; None: unknown, and all tasks count as the watched queries'.
-            watches: Returns True for the id of a watched query; it gets an empty text for other work.
+            watches: True for the id of a watched query; it gets an empty text for other work.
         """
         self._driver, self.use, self._watches = driver, use, watches
         self.newest: Mapping[str, Executor] = {}

@@ -170,7 +170,7 @@ class Placing:
             self._ended_at.pop(name, None)
 
     def detach(self, name: str) -> None:
-        """Remove an operator whose query has ended; its planned hosts stay for a while."""
+        """Remove an operator whose query has ended; its planned hosts stay a while."""
         with self._lock:
             self.states = {operator: states for operator, states in self.states.items() if operator != name}
             self._ended_at[name] = self._clock()
@@ -186,7 +186,7 @@ class Placing:
         self.move_all({task: host}, why)
 
     def move_load(self, task: TaskId, host: str = "") -> MoveLoad:
-        """Return what a move of `task` loads by now: nothing on a `host` with a standby replica."""
+        """Return what a move of `task` loads: nothing on a `host` with a standby replica."""
         states = self.states.get(task.operator)
         if states is None:
             return MoveLoad()
@@ -230,7 +230,7 @@ class Placing:
                 self._where |= {TaskId(operator, index): Location("", each) for index, each in enumerate(executors)}
 
     def relocate(self, places: Mapping[TaskId, Location]) -> None:
-        """Record where tasks are from now on, regardless of reports by batches."""
+        """Record where tasks are from now on, whatever batches report."""
         with self._lock:
             self._where |= {task: at for task, at in places.items() if task.operator in self.states}
 
@@ -503,7 +503,7 @@ class Rings:
             self._rings = {name: ring for name, ring in self._rings.items() if name != operator}
 
     def leave(self, host: str) -> None:
-        """Take `host` off every ring; its clockwise neighbour owns its keys."""
+        """Take `host` off all rings; its clockwise neighbour owns its keys."""
         self._reduce(lambda node: node != host)
 
     def retain(self, present: Collection[str]) -> Mapping[TaskId, str]:
