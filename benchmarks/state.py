@@ -1,11 +1,11 @@
-"""Moves, first batches and notices of hosts with state. 25 minutes.
+"""Moves, first batches, notices and memory of hosts with state. An hour, without `shrink` (three) and `grow`.
 
 `heap` and `rocksdb`: bytes that a move loads, predicted over read. Partitions move to a host without state, and back; what
 its executor read is what Hadoop's file system counted there. `log`: the same for moves whose logs are long, with a snapshot
-asked for first and without. `first`: state by executor after a query's first batch.
-`notice`: the longest batch around the loss of a host. `shrink`, `shrink-heap`: executors killed while hosts go until state
-would not fit, in RocksDB with a control group for each host, or in heaps. `grow`: hosts that come while state in heaps
-grows without end, 20 minutes.
+asked for first and without. `observed`: throughput while bytes are observed and while not. `first`: state by executor after
+a query's first batch. `notice`: the longest batch around the loss of a host. `shrink`, `shrink-heap`: executors killed
+while hosts go until state would not fit, in RocksDB with a control group for each host, or in heaps. `grow`: hosts that come
+while state in heaps grows without end, 20 minutes.
 """
 
 import math
@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -41,7 +41,8 @@ from elastream.recording.recorder import Collector
 from elastream.settings import StateStore
 from elastream.spark.jvm.state_partitions import StatePartitions
 from elastream.spark.placement.placing import MigrationLimits
-from elastream.spark.telemetry.state_files import DELTAS
+from elastream.spark.telemetry.host_memory import HostMemory
+from elastream.spark.telemetry.state_files import DELTAS, StateSizes
 from elastream_papers.thesis.resilience.bed import HOST, Bed, bed
 from elastream_papers.thesis.resilience.job import Job
 
@@ -64,6 +65,7 @@ class Endless(Job):
 HOSTS, MOVES, QUICK_MOVES = 3, 6, 2
 JOB = Job(keys=400_000, rows=20_000, pace=4.0)
 HOT = Job(keys=800_000, rows=800_000, pace=2.0)  # each batch changes each key
+BUSY, WINDOW_S, OBSERVED_BAR = Job(keys=200_000, rows=40_000, pace=0.0, partitions=16), 30.0, 0.99
 NOTICE = Job(keys=600_000, rows=10_000, pace=2.0)
 FIRST_HOSTS, FIRST_PARTITIONS, ROUNDS = 4, (8, 64), 5
 # Batches without a loss beside those around one: as many as there are around a notice.
@@ -184,6 +186,25 @@ def logs(store: StateStore, report: Report, quick: bool) -> None:
     report.at_most(f"{store}: MB read by {what}", sides.ratio, LOG_BAR)
     slower = [a / b for a, b in zip(longest[True], longest[False], strict=True)]
     report.median_at_most(f"{store}: longest batch around {what}", slower, 1.0)
+
+
+def observed(report: Report, quick: bool) -> None:
+    """Compare the throughput of one query while its bytes are observed and while they are not."""
+    with bed(BUSY, 2, steady=1) as made:
+
+        def rate(*, observes: bool) -> float:
+            blind = (
+                patch.object(StateSizes, "look"),
+                patch.object(HostMemory, "columns", return_value={}),
+            )
+            with ExitStack() as stack:
+                for each in () if observes else blind:
+                    stack.enter_context(each)
+                return made.rate(WINDOW_S)
+
+        sides = interleaved(partial(rate, observes=True), partial(rate, observes=False), 2 if quick else 2 * ROUNDS)
+    report.figures["records/s"] = sides.figures("bytes observed", "not observed")
+    report.median_at_least("records/s while bytes are observed, over without", sides.ratios, OBSERVED_BAR)
 
 
 def first(report: Report, quick: bool) -> None:
@@ -415,6 +436,7 @@ PARTS: Mapping[str, Callable[[Report, bool], None]] = {
     "rocksdb": partial(moves, "disk"),
     "log": partial(logs, "disk"),
     "log-heap": partial(logs, "memory"),
+    "observed": observed,
     "first": first,
     "notice": notice,
     "shrink": partial(shrink, "disk"),
