@@ -4,8 +4,8 @@
 its executor read is what Hadoop's file system counted there. `log`: the same for moves whose logs are long, with a snapshot
 asked for first and without. `observed`: throughput while bytes are observed and while not. `first`: state by executor after
 a query's first batch. `notice`: the longest batch around the loss of a host. `shrink`, `shrink-heap`: executors killed
-while hosts go until state would not fit, in RocksDB with a control group for each host, or in heaps. `grow`: hosts that come
-while state in heaps grows without end, 20 minutes.
+while hosts go until state would not fit, in RocksDB with a control group for each host, or in heaps. `grow`: hosts that
+come while state in heaps grows without end, 20 minutes.
 """
 
 import math

@@ -93,7 +93,7 @@ def test_a_difference_within_what_its_samples_disagree_moves_nothing():
 def test_state_stays_where_loading_it_takes_longer_than_balance_repays():
     place, busy = [0, 0, 1, 1], [0.5, 0.3, 0.2, 0.2]
     for megabytes, more, moved in (
-        (1_000.0, 0.0, True),
+        (200.0, 0.0, True),
         (10_000.0, 0.0, False),
         (10_000.0, 0.2, True),
         (math.nan, 0.0, True),

@@ -5,7 +5,7 @@ The rules hold on Spark and in simulation. The page on how hosts are chosen expl
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import ClassVar
 
@@ -119,7 +119,7 @@ class Horizon(Policy):
     host_type: str | None = None
     max_parallelism: int | None = None
     perfect: bool = False
-    prospect: Prospect | None = field(default=None, init=False, repr=False, compare=False)
+    prospect: ClassVar[Prospect | None] = None  # of an instance that is `prepared`
 
     needs: ClassVar[Needs] = Threshold.needs
 
@@ -146,7 +146,7 @@ class Horizon(Policy):
 
     def prepared(self, prospect: Prospect) -> "Horizon":
         prepared = replace(self)
-        object.__setattr__(prepared, "prospect", prospect)  # no parameter
+        object.__setattr__(prepared, "prospect", prospect)
         return prepared
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:
