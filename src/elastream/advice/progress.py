@@ -93,7 +93,6 @@ class ProgressReader:
 
 
 def _source(progress: Json) -> dict[str, Any]:
-    """Return the progress of a source with its offsets as JSON."""
     offsets = {name: _parsed(progress.get(name)) for name in ("startOffset", "endOffset", "latestOffset")}
     return {**progress, **offsets}
 

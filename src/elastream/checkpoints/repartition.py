@@ -137,7 +137,7 @@ def check_repartition(
 
 
 def _longest_gap(checkpoint: Path) -> float:
-    """Return the longest time between two commits (seconds): an open batch may be quiet for as long."""
+    """Return the longest time between two commits (seconds); an open batch may be quiet as long."""
     times = sorted(each.stat().st_mtime for each in (checkpoint / "commits").iterdir() if each.name.isdigit())
     return max((later - earlier for earlier, later in pairwise(times)), default=0.0)
 

@@ -162,7 +162,7 @@ class Provider(ABC):
 
     @abstractmethod
     def hosts(self) -> Mapping[str, HostStatus]:
-        """Return the status of every host that is not forgotten; must be cheap (called four times a second)."""
+        """Return the status of every known host; cheap, as called four times a second."""
 
     @abstractmethod
     def close(self) -> None:

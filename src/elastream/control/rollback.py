@@ -206,6 +206,7 @@ class Trial:
         since: Time from which all actions are in force; inf before.
         rates: Number and sum of the rates from `begun` on.
         fresh: True if a micro-batch begun under it was committed since the last evidence, or there are none.
+        changed: True if something else changed.
         tries: Rounds in which an undo was tried.
     """
 

@@ -85,7 +85,7 @@ def best_host(draft: Draft, unit: Unit, cache_factor: float, *, ready: bool = Fa
     """Return the most suitable host, the older lease on a tie; None if none fits.
 
     Args:
-        ready: Consider running hosts only.
+        ready: Running hosts only, as migrations must not wait for a boot.
     """
     suitability = host_suitability(draft, unit, cache_factor)
     if ready:

@@ -101,10 +101,10 @@ class Sample:
 
 @dataclass(slots=True)
 class ConstantFleets:
-    """Late records of constant fleets, one fleet for each power of STEP (records/s), the largest first.
+    """Late records of constant fleets. Each serves a power of STEP (records/s), the largest first.
 
     Attributes:
-        top: Exponent of the largest fleet. It serves more than every rate so far.
+        top: Exponent of the largest fleet, which serves more than any rate so far.
     """
 
     top: int | None = None
@@ -202,7 +202,7 @@ class Savings:
 
     Args:
         target: Target latency (seconds), or None.
-        since: Begin of the load.
+        since: Time from which the load counts (seconds).
     """
 
     def __init__(self, target: float | None, since: float = 0.0) -> None:
@@ -255,7 +255,7 @@ class Savings:
             fleet.add(sample, seconds, kind, self._each(kind, offset * error), self._service.shortest, most)
 
     def _measure(self, governed: bool) -> None:
-        """Measure the wait of records, and hosts' overhead with its relative error."""
+        """Derive from batches how long records may wait, and hosts' overhead with its error."""
         target = self._target or 0.0
         limit = LIMIT_S if governed else None
         self._budget = self._service.budget(target, limit)

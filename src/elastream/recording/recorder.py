@@ -83,7 +83,6 @@ class Entries:
 
 
 def _timed(header: Header) -> Json:
-    """Return the start time of a later part's header."""
     return {"time": header.before["time"]} if header.before else {}
 
 

@@ -150,6 +150,19 @@ def test_perfect_forecasts_have_hosts_when_a_first_jump_comes():
     assert perfect.result.series[:, 4].max() < 0.5 * own.result.series[:, 4].max(), "records that wait"
 
 
+def test_perfect_outlooks_are_made_again_from_the_load_itself():
+    seen, memory = observe([host("h1")], 20.0), None
+    load = Pattern((Section(1025.0, 20.0, 20.0), Section(100.0, 500.0, 500.0)))
+    policy = Horizon(perfect=True).prepared(Prospect(seen.context.layout, (SMALL,), {"source": load}))
+    for time in range(980, 1020):
+        memory = policy.plan(replace(seen, time=float(time)), memory).memory
+    other = replace(memory, grid=replace(memory.grid, budget=30.0))
+    *_, made_again, newest = policy.plan(replace(seen, time=1020.0), other).memory.outlooks
+    grid = memory.grid
+    assert newest.total[0][-1] > 20.0 * grid.steps * grid.seconds, "the jump is in sight"
+    assert newest.total[0][-1] - made_again.total[0][-1] == pytest.approx(480.0 * grid.seconds)
+
+
 def test_perfect_forecasts_are_refused_beside_a_real_load():
     context = observe([host("h1")], 20.0).context
     assert "leave perfect out, or simulate" in Horizon(perfect=True).unsupported_reason(context)

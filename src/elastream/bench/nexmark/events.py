@@ -292,7 +292,6 @@ _FINE = np.array([math.pow(10, 6 * step / _LEVELS**2) for step in range(_LEVELS)
 
 
 def _price(draw: Draw, what: str) -> Integers:
-    """Return log-uniform prices from 100 to 100,000,000."""
     words = draw.words(what)
     coarse, fine = words & np.uint64(_LEVELS - 1), (words >> np.uint64(10)) & np.uint64(_LEVELS - 1)
     prices: Integers = np.rint(_COARSE[coarse] * _FINE[fine]).astype(np.int64)

@@ -76,10 +76,12 @@ def balance_by_load(observation: Observation, *, gain: float = 0.03, worth: floa
         if before - max(weights.sum() / cores.sum(), weights.max() / cores.max()) <= needed:
             continue
         steps, after = _level(place, weights, cores)
-        moved, to = np.array(steps, dtype=np.int64).reshape(-1, 2).T
-        loading = float(np.nansum(sizes[rows[moved]])) / LOADED_MB_S / max(float(cores[np.unique(to)].sum()), IDLE)
+        if before - after <= needed:
+            continue
+        moved, to = np.array(steps).T
+        loading = float(np.nansum(sizes[rows[moved]])) / LOADED_MB_S / float(cores[np.unique(to)].sum())
         # How much a saturated host's load exceeds its cores is not known.
-        if before - after <= max(needed, loading / REPAID_S if before < SATURATED else 0.0):
+        if before < SATURATED and before - after <= loading / REPAID_S:
             continue
         why = f"the fullest host has {before:.3g} busy cores a core, and can have {after:.3g}"
         moves += [(float(weights[row]), spread.move(rows[row], target, why)) for row, target in steps]

@@ -247,7 +247,7 @@ class Oracle:
     Args:
         error: Mean error e: from 0 in the first step to 2e in the last; each step's is drawn from a normal distribution.
         bias: Added to all forecasts.
-        spread: `"variance"`: half of a step's error, as printed on p. 113. `"size"`: the draws' mean absolute value is it.
+        spread: `"variance"`: half of a step's error, as on p. 113. `"size"`: the draws' mean absolute value is the error.
         seed: Seed of the errors, with the subject and the time of the forecast.
         prospect: Future of the run; None until `prepared` was called.
 

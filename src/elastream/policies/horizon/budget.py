@@ -7,7 +7,6 @@ short one.
 
 import math
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -162,7 +161,7 @@ def need(path: Floats, waits: float) -> float:
 
 
 class Binding(NamedTuple):
-    """Records that a need is for: arrivals between two edges, with those that wait before if `waiting`."""
+    """Records of a need: arrivals between two edges, with those that wait before if `waiting`."""
 
     records: float
     begin: int
@@ -171,29 +170,29 @@ class Binding(NamedTuple):
 
 
 def binding(total: Floats, waiting: float, late: float, waits: float) -> Binding:
-    """Return what binds the need of `with_backlog`; `late` and `waits` in bins."""
+    """Return what binds the need that `need` and `with_backlog` compute.
+
+    Args:
+        late: Bins for which records may be late; 0 if none are.
+        waits: Bins that a record may wait.
+    """
     edges, last = range(total.size), total.size - 1
-    found = [
-        (float(total[end] - total[at]) / (end - at + waits), Binding(float(total[end] - total[at]), at, end, waiting=False))
+    rates = {
+        Binding(float(total[end] - total[at]), at, end, waiting=False): (total[end] - total[at]) / (end - at + waits)
         for at in edges
         for end in edges[at + 1 :]
-    ]
+    }
     for end in edges if waiting > 0 else ():
         if late <= end or end == last:
-            time = max(end, late)
+            time, spare = max(end, late), waits if late > 0 else max(waits, 1.0)
             records = waiting + float(total[end] - total[0]) * (time / end if end else 1.0)
-            found.append(
-                (
-                    records / max(time + (waits if late > 0 else max(waits, 1.0)), 1.0),
-                    Binding(records, 0, end, waiting=True),
-                )
-            )
-    return max(found, key=itemgetter(0))[1]
+            rates[Binding(records, 0, end, waiting=True)] = records / max(time + spare, 1.0)
+    return max(rates, key=rates.__getitem__)
 
 
 @njit(cache=True)
 def waiting_at_start(total: Floats, waiting: float, served: Floats) -> float:
-    """Return the records that wait once a host requested now would work.
+    """Return the records that wait when a host requested now begins to work.
 
     Args:
         total: Arrivals by the edges of the bins until then.

@@ -171,7 +171,7 @@ class Horizon(Policy):
 
 
 class _Foreseeing(SizingRound):
-    """Planning round that sizes for the outlook."""
+    """Planning round that sizes hosts for the scenarios ahead."""
 
     remarks: tuple[str, ...] = ()
     _then = (0.0, 0.0)  # records that wait once a host requested now works, and the seconds for which they may be late
@@ -196,8 +196,7 @@ class _Foreseeing(SizingRound):
         if before.past.seconds != self.grid.seconds:
             before = replace(before, past=Past(self.grid.seconds), outlooks=(), needs=())
         elif before.outlooks and not before.grid.alike(self.grid):
-            outlooks = outlooks_of(before.past, len(before.outlooks), self.grid, self._trend(before.past))
-            before = replace(before, outlooks=outlooks)
+            before = replace(before, outlooks=self._made_again(before.past, len(before.outlooks)))
         self.memory = self._with_arrivals(self._with_leased(self._with_late(before)))
         if self._replays:
             self.memory = self._replayed(policy)
@@ -330,9 +329,16 @@ class _Foreseeing(SizingRound):
         outlooks, needs = (*memory.outlooks, *[outlook] * bins), (*memory.needs, *[0.0] * bins)
         return replace(memory, past=past, outlooks=outlooks[-REPLAYED:], needs=needs[-REPLAYED:])
 
-    def _true_path(self) -> tuple[Floats, Floats]:
-        """Return the rates to come, as the one scenario and the worst jump."""
-        ahead = Ahead(self.observation.time - self.grid.age, self.grid.seconds, self.grid.steps)
+    def _made_again(self, past: Past, count: int) -> tuple[Outlook, ...]:
+        if not self._loads:
+            return outlooks_of(past, count, self.grid, self._trend(past))
+        rates, ended = past.rates[-count:].tolist(), past.open[1] + self.pace  # seconds ago, of the last bin
+        paths = (self._true_path(ended + later * past.seconds) for later in reversed(range(len(rates))))
+        return tuple(Outlook.of(*path, rate, self.grid) for path, rate in zip(paths, rates, strict=True))
+
+    def _true_path(self, ago: float = 0.0) -> tuple[Floats, Floats]:
+        """Return the rates from `ago` seconds before on, as only scenario and worst jump."""
+        ahead = Ahead(self.observation.time - self.grid.age - ago, self.grid.seconds, self.grid.steps)
         path = np.sum([true_rates(load, ahead) for load in self._loads], axis=0)
         return path[None, :], path
 

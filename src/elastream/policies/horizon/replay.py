@@ -67,7 +67,7 @@ class Choice:
         late: Share of late records in the replay.
         hosts: Mean number of hosts in the replay.
         surcharge: Factor by which hosts above the least ones cost more than in replays.
-        explained: Share of the records since the last replay that are late in this one.
+        explained: Share of records since the last replay that are late in this one.
         met: Largest backlog (records) foreseen for the time when a host works, of which none was late.
     """
 

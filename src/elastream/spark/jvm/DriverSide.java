@@ -312,10 +312,8 @@ private static String limit(Object limit) {
 private static String files(Object source) {
     if (!source.getClass().getSimpleName().equals("FileStreamSource")) return "?";
     try {
-        java.lang.reflect.Field options = source.getClass().getDeclaredField("options");
-        options.setAccessible(true);
         String glob = "";
-        scala.collection.Iterator each = ((scala.collection.immutable.Map) options.get(source)).iterator();
+        scala.collection.Iterator each = ((scala.collection.immutable.Map) kept(source, "options")).iterator();
         while (each.hasNext()) {
             scala.Tuple2 option = (scala.Tuple2) each.next();
             String name = ((String) option._1()).toLowerCase();

@@ -281,7 +281,7 @@ def event_sink(spark: SparkSession) -> ClusterEvents | None:
 
 
 def kubernetes_event(event: RunEvent, namespace: str, driver: str, application: str, now: float) -> Mapping[str, Any]:
-    """Return `event` as a core/v1 Event about the pod `driver`, or else the namespace; `now` is in epoch seconds."""
+    """Return `event` as a core/v1 Event about the pod `driver`, or the namespace if that is empty. now: epoch seconds."""
     message = event.message
     if len(message) > MAX_MESSAGE_LENGTH:
         message = message[: MAX_MESSAGE_LENGTH - 3] + "..."

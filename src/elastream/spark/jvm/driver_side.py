@@ -58,7 +58,7 @@ def field_of(instance: Java, name: str) -> Java:
 
 
 def module_of(jvm: Java, name: str) -> Java:
-    """Return the Scala object of class `name`."""
+    """Return the Scala singleton of class `name`, such as `scala.Predef$`."""
     return jvm.java.lang.Class.forName(name).getField("MODULE$").get(None)
 
 

@@ -336,7 +336,7 @@ def _stderr_into(file: Path) -> Iterator[None]:
 
 
 def _start_jvm_with_secret(secret: str, settings: Mapping[str, str]) -> None:
-    """Start the JVM, and give it the secret by Hadoop's credentials: a setting would be visible in each task."""
+    """Start the JVM with the secret among Hadoop's credentials: tasks can read settings."""
     SparkContext._ensure_initialized(conf=SparkConf().setAll(list(settings.items())))
     assert SparkContext._jvm is not None
     hadoop = SparkContext._jvm.org.apache.hadoop
@@ -372,7 +372,7 @@ def _end_jvm(others: Container[psutil.Process]) -> None:
 
 
 def in_properties(text: str) -> str:
-    """Return `text` as a Java properties file needs it (Latin-1)."""
+    """Return `text` with the escapes of a Java properties file, which is in Latin-1."""
     units = text.encode("utf-16-be")
     codes = [int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2)]
     return "".join(chr(code) if 32 <= code < 128 and code != ord("\\") else f"\\u{code:04x}" for code in codes)

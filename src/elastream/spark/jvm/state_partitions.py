@@ -305,7 +305,7 @@ class StatePartitions:
                 self._coordinator.reportActiveInstance(provider, to.address, to.executor, self._nothing_else)
 
     def snapshot(self, partition: int) -> bool:
-        """Ask for a snapshot of `partition` with the next batch, which misses it once begun; False if this Spark cannot."""
+        """Ask for a snapshot of `partition` with the next batch that begins; False if this Spark cannot."""
         stores = [(operator, store) for operator in self._operators for store in operator.stores]
         providers = [self._provider(operator, partition, store) for operator, store in stores]
         return [] not in [self._driver.ask("snapshot", self._coordinator, each) for each in providers]

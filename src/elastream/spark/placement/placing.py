@@ -368,7 +368,7 @@ class Placing:
         return possible and each.loads < MAX_PRELOADS and (keep or self.states[task.operator].idle())
 
     def _snapshot_comes(self, each: _ActiveMigration, ended: Collection[str]) -> bool:
-        """Ask for a snapshot at each end of the task's batch, a few times; return False if none will come in time."""
+        """Ask for a snapshot when the task's batch ends, a few times; return False if none will come in time."""
         task = each.migration.task
         if each.snapshots >= MAX_SNAPSHOTS or not self.may_wait(task):
             return False
