@@ -142,6 +142,20 @@ def test_log_of_a_batch_job_is_refused(tmp_path):
         read_source(str(log.write(tmp_path / "log")))
 
 
+def test_batches_without_progress_follow_from_their_jobs(tmp_path):
+    log = log_of(*[100] * 20)
+    log.events = [each for each in log.events if "Query" not in each["Event"]]
+    application = read_source(str(log.write(tmp_path / "log")))
+    query = only_query(application)
+    assert [(each.number, each.rows, len(each.stages)) for each in query.batches] == [
+        (number, 100, 2)
+        for number in range(19)  # the last one may be unfinished
+    ]
+    assert (query.name, query.width, query.batches[3].seconds) == ("counts", 2, pytest.approx(0.7))
+    assert any("no progress" in each for each in application.unknown)
+    assert advise(str(tmp_path / "log")).tables()
+
+
 def test_query_without_a_finished_batch_is_named(tmp_path):
     log = log_of(100, 120)
     log.started(Query("idle", "99999999-2222-3333-4444-555555555555"))

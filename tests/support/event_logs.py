@@ -86,14 +86,16 @@ class LogOf:
     ) -> float:  # fmt: skip
         """Add a batch; return its end."""
         begun, now = at, at + driver / 2
+        about = f"{query.name or ''}\nid = {query.id}\nrunId = {query.id}\nbatch = {number}"
         if files:
             plan = f"Location: InMemoryFileIndex({files} paths)[file:/in]"
-            about = f"{query.name}\nid = {query.id}\nrunId = {query.id}\nbatch = {number}"
             self.add(
                 "org.apache.spark.sql.execution.ui.SparkListenerSQLExecutionStart",
                 description=about, physicalPlanDescription=plan, executionId=number,
             )  # fmt: skip
-        properties = {"sql.streaming.queryId": query.id, "streaming.sql.batchId": str(number)}
+        properties = {
+            "spark.job.description": about, "sql.streaming.queryId": query.id, "streaming.sql.batchId": str(number),
+        }  # fmt: skip
         ids = list(range(self.stages, self.stages + len(stages)))
         self.stages += len(stages)
         self.add("SparkListenerJobStart", **{

@@ -1,13 +1,14 @@
 """Reads the lines of interest of Spark's event log."""
 
 import json
+import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from elastream.advice.application import Application, Executor, Stage
+from elastream.advice.application import Application, Executor, LoggedBatch, Stage
 from elastream.advice.progress import MALFORMED, MOST_SECONDS, ProgressReader, epoch
 from elastream.core.lateness import StageTimes
 from elastream.spark.jvm.failure import cause_of_failure
@@ -21,6 +22,7 @@ BATCH_OF_JOB = re.compile(rb'"streaming\.sql\.batchId"\s*:\s*"(\d+)"')
 STAGES_OF_JOB = re.compile(rb'"Stage IDs"\s*:\s*\[([\d,\s]*)\]')
 JOB = re.compile(rb'"Job ID"\s*:\s*(\d+)')
 BEGUN, ENDED = re.compile(rb'"Submission Time"\s*:\s*(\d+)'), re.compile(rb'"Completion Time"\s*:\s*(\d+)')
+NAME_OF_JOB = re.compile(rb'"spark\.job\.description"\s*:\s*"([^"\\]+)\\nid = ')
 # Nodes of a plan and RDDs by which tasks hand records to Python.
 PYTHON = re.compile(rb'\\"name\\":\\"[^"\\]*(?:Python|PySpark|Pandas|Arrow)|"Name":"PythonRDD"')
 # A stage that ends in Python and gives Spark nothing: df.foreachPartition, not a plan with Python in it.
@@ -29,6 +31,8 @@ WRITES = re.compile(rb'"RDD Info":\[\{"RDD ID":\d+,"Name":"PythonRDD"')
 FILES_READ = re.compile(rb"InMemoryFileIndex\((\d+) paths?\)")
 PLAN_OF = re.compile(rb"[^a-z]id = ([0-9a-f-]{36}).{0,120}?batch = (\d+)", re.DOTALL)
 MOST_CORES = 100_000
+# What tasks alone do not tell.
+NO_PROGRESS = "the sources, the parts of a batch, the state and the watermark"
 ACCUMULABLES = b'"Accumulables":['
 STREAMING = "org.apache.spark.sql.streaming.StreamingQueryListener$"
 
@@ -61,6 +65,8 @@ class EventLog:
         self._files: dict[tuple[str, int], int] = {}
         self._foreign: dict[int, float] = {}
         self._running: dict[str, tuple[int, float]] = {}
+        self._names: dict[str, str] = {}
+        self._told = set[str]()
         self._last = 0.0
         self._readers: dict[bytes, Callable[[bytes], None]] = {
             b"SparkListenerLogStart": self._log_start,
@@ -93,7 +99,24 @@ class EventLog:
         for id, (_, begun) in self._running.items():
             if id in self.application.queries:
                 self.application.queries[id].unfinished = max(0.0, self._last - begun)
+        self._add_silent()
         return self.application
+
+    def _add_silent(self) -> None:
+        """Add the batches of queries without progress, as their tasks tell. The last batch may be unfinished."""
+        numbers: defaultdict[str, list[int]] = defaultdict(list)
+        for id, number in sorted(self._stages):
+            if id not in self._told:
+                numbers[id].append(number)
+        for id, found in numbers.items():
+            query = self._progress.query(id, self._names.get(id))
+            self.application.unknown.append(f"{NO_PROGRESS} of {query.name}: the log has no progress of it")
+            for number in found[:-1]:
+                stages = tuple(stage for _, stage in sorted(self._stages[id, number].items()))
+                begun, ended = min(each.times.begun for each in stages), max(each.times.ended for each in stages)
+                rows = math.fsum(each.records for each in stages if not each.times.shuffled)
+                query.width = max(query.width, *(each.times.tasks for each in stages))
+                query.add(LoggedBatch(number, begun, ended - begun, rows, stages=stages))
 
     def _log_start(self, line: bytes) -> None:
         self.application.version = str(json.loads(line)["Spark Version"])
@@ -133,6 +156,9 @@ class EventLog:
                 self._foreign[int(job[1])] = MILLI * int(begun[1])
             return
         key = query[1].decode(), int(batch[1])
+        if key[0] not in self._names:
+            name = NAME_OF_JOB.search(line)
+            self._names[key[0]] = name[1].decode() if name else ""
         if begun is not None and self._running.get(key[0], (-1, 0.0))[0] != key[1]:
             self._running[key[0]] = key[1], MILLI * int(begun[1])
         for stage in stages[1].split(b",") if stages else ():
@@ -222,6 +248,7 @@ class EventLog:
         if isinstance(progress, str):
             progress = json.loads(progress)
         key = str(progress["id"]), int(progress["batchId"])
+        self._told.add(key[0])
         if self._running.get(key[0], (-1, 0.0))[0] == key[1]:
             del self._running[key[0]]
         by_number, files = self._stages.pop(key, {}), self._files.pop(key, 0)
