@@ -20,8 +20,16 @@ def queries(monkeypatch):
     return queries
 
 
-def writer():
-    return DataStreamWriter.__new__(DataStreamWriter)
+def writer(conf=None):
+    made = DataStreamWriter.__new__(DataStreamWriter)
+    made._spark = SimpleNamespace(conf=SimpleNamespace(set=({} if conf is None else conf).__setitem__))
+    return made
+
+
+def test_progress_of_all_batches_is_kept(queries):
+    conf = {}
+    writer(conf).trigger(availableNow=True).start()
+    assert int(conf["spark.sql.streaming.numRecentProgressUpdates"]) > 10_000
 
 
 def test_query_without_the_trigger_is_refused_after_one_that_has_it(queries):

@@ -21,6 +21,7 @@ from elastream.api.freshness import report_caught_up
 from elastream.errors import InputError
 from elastream.freshness.wakes import RunReporter, SourceSpec
 from elastream.spark.jvm.driver_side import Java, StartedQueries
+from elastream.spark.jvm.session import BOUNDED_SETTINGS
 
 # Formats of Spark's file source.
 FILES = frozenset({"text", "csv", "json", "parquet", "orc", "xml", "avro", "binaryfile"})
@@ -39,6 +40,8 @@ class JobQueries:
 
     def follow_pipeline(self, session: SparkSession) -> None:
         """Remember every query of the session's application."""
+        for name, value in BOUNDED_SETTINGS.items():
+            session._jsc.sc().conf().set(name, value)  # for the sessions of its flows
         self._of_pipeline = StartedQueries(session)
 
     def follow(self) -> None:
@@ -70,6 +73,8 @@ class JobQueries:
                 raise InputError(
                     "freshness: a query of the job has no trigger(availableNow=True), so that its run never ends"
                 )
+            for name, value in BOUNDED_SETTINGS.items():
+                writer._spark.conf.set(name, value)
             query = cast(StreamingQuery, method(writer, *arguments, **options))
             self._check(query)
             return query

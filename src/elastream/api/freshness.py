@@ -24,6 +24,7 @@ from elastream.recording.directory import RunDirectory
 from elastream.recording.paths import is_address
 from elastream.settings import CommandSettings
 from elastream.spark.jvm.borrowed import open_in_process
+from elastream.spark.jvm.session import BOUNDED_SETTINGS
 from elastream.spark.queries.compiled import CompiledQueries
 from elastream.systems import check_system
 
@@ -145,7 +146,14 @@ def keep_dataflow_fresh(
     cloud, freshness = settings.cloud, float(settings.freshness)
     # The freshness is the target latency of each run, so that reports have the share of records that met it.
     own = replace(
-        settings, freshness=None, target_latency=freshness, resume=directory.root, fresh=False, limit=None, show=False
+        settings,
+        freshness=None,
+        target_latency=freshness,
+        resume=directory.root,
+        fresh=False,
+        limit=None,
+        show=False,
+        settings={**BOUNDED_SETTINGS, **(settings.settings or {})},
     )
     bounds = HostBounds(cloud.types[0], max(1, cloud.min_hosts), max(1, cloud.max_hosts))
     limit = None if settings.limit is None else float(settings.limit)

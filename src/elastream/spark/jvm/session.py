@@ -46,6 +46,8 @@ STATE_STORES: Mapping[StateStore, Mapping[str, str]] = MappingProxyType(
 )
 
 PROGRESS_SETTINGS: Mapping[str, str] = MappingProxyType({"spark.sql.streaming.numRecentProgressUpdates": "200"})
+# Of a bounded run, each batch counts: after a long sleep it has more than Spark's hundred.
+BOUNDED_SETTINGS: Mapping[str, str] = MappingProxyType(dict.fromkeys(PROGRESS_SETTINGS, "100000"))
 
 FILES_OF_CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
