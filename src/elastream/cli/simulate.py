@@ -194,7 +194,7 @@ def prices(
         return
     rows = []
     for kind in kinds:
-        hour = kind.price / kind.billing.unit * 3600
+        hour = kind.price_rate * 3600
         core_hour = hour / kind.cores if kind.cores else 0.0
         gib = kind.memory * 1e6 / 2**30
         rows.append((kind.name, f"{kind.cores:g}", f"{gib:g}", f"{hour:.4f}", f"{hour * 730:.2f}", f"{core_hour:.4f}"))

@@ -647,7 +647,7 @@ def _is_awaited(action: Action) -> bool:
 
 
 def _price(kind: HostType, observation: Observation) -> float:
-    return kind.price / kind.billing.unit / max(kind.cores * _shown_speed(observation, kind), 1e-9)
+    return kind.price_rate / max(kind.cores * _shown_speed(observation, kind), 1e-9)
 
 
 def _shown_speed(observation: Observation, kind: HostType) -> float:

@@ -148,7 +148,7 @@ def _cheapest(use: MemoryUse, lack: Fit, observation: Observation) -> HostType |
         room = _room(use, kind, rows, observation)
         if room >= lack.stuck:
             # Room beyond the need is worth nothing, unless state grows into it.
-            price = kind.price / kind.billing.unit / (room if growing else min(room, lack.missing))
+            price = kind.price_rate / (room if growing else min(room, lack.missing))
             offers.append((price, kind.cores, kind))
     return min(offers, key=lambda offer: offer[:2])[2] if offers else None
 

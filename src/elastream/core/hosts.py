@@ -115,6 +115,11 @@ class HostType:
         return self.cores * self.speed / self.width
 
     @property
+    def price_rate(self) -> float:
+        """Return the price per second."""
+        return self.price / self.billing.unit
+
+    @property
     def executor(self) -> "HostType":
         """Return the type with a task slot a core, if its instances have no limit."""
         return replace(self, slots=0) if self.slots >= UNLIMITED_SLOTS else self

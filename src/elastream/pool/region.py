@@ -70,7 +70,7 @@ class RegionNode:
             # While the use of hosts is unknown, none may count as empty.
             none = np.zeros(len(mine.hosts), dtype=np.bool_)
             survey = replace(survey, release=none, drain=none, empty=none, idlest=np.full(1, -1))
-        smallest = min(self.types.values(), key=lambda kind: (kind.slots, kind.price / kind.billing.unit, kind.name))
+        smallest = min(self.types.values(), key=lambda kind: (kind.slots, kind.price_rate, kind.name))
         up = {name: host.phase is Phase.UP for name, host in live.items()}
         (region,), (message,) = regions.reports(self.rules, [mine], snapshot, survey, up, {mine.name: smallest})
         self._commit(replace(self.state, region=region))

@@ -110,7 +110,7 @@ def scenario(case: LivenessCase, patience: float = 1.0) -> Scenario:
     """Return the scenario of a case, equal for equal seeds. patience: factor on the length of loads."""
     draw = random.Random(case.seed)
     types = _types(draw, case.fused)
-    cheapest = min(types, key=lambda kind: kind.price / kind.billing.unit / (kind.cores * kind.speed))
+    cheapest = min(types, key=lambda kind: kind.price_rate / (kind.cores * kind.speed))
     work = 10 ** draw.uniform(-5, -1.5)
     graph, joins = _graph(draw, work, min(kind.cores for kind in types), fused=case.fused)
     layout = lay_out(graph, chained=case.fused)

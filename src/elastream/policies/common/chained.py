@@ -148,14 +148,14 @@ class SharedHosts:
         rest = (short - len(kinds) + 1) * self._size(last)
         room = observation.context.max_hosts - len(observation.leases) - len(kinds) + 1
         options = [
-            (hosts * each.price / each.billing.unit, hosts, each)
+            (hosts * each.price_rate, hosts, each)
             for each in observation.context.leasable.values()
             if each.region == last.region and each.slot >= slot
             for hosts in [math.ceil(rest / self._size(each) - ROUNDING)]
             if 0 < hosts <= room
         ]
         price, hosts, chosen = min(options, key=lambda option: option[:2], default=(math.inf, 1, last))
-        if price >= last.price / last.billing.unit:
+        if price >= last.price_rate:
             return kinds
         return (*kinds[:-1], *types_to_lease(observation, chosen, hosts))
 
@@ -190,7 +190,7 @@ class SharedHosts:
             ),
             key=lambda h: (
                 h in observation.occupied,
-                -observation.leases[h].type.price / observation.leases[h].type.billing.unit,
+                -observation.leases[h].type.price_rate,
                 tasks_on(observation, h),
                 observation.leases[h].remaining(observation.time),
                 usable.index(h),

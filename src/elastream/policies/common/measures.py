@@ -20,7 +20,7 @@ TICK = 1e-6
 
 
 def price_of_core(kind: HostType) -> float:
-    return kind.price / kind.billing.unit / (kind.cores * kind.speed)
+    return kind.price_rate / (kind.cores * kind.speed)
 
 
 def cheapest_type(context: Context, only: str | None = None) -> HostType:

@@ -175,7 +175,7 @@ def requests(observation: Observation, snapshot: Snapshot, plan: RoundPlan, type
     row = snapshot.operators.names.index(operators[0])
     on = instances.host[(instances.operator == row) & (instances.host >= 0)]
     home = {snapshot.regions[region] for region in hosts.region[on].tolist()}
-    for region in sorted(kinds, key=lambda name: (name not in home, kinds[name].price / kinds[name].billing.unit, name)):
+    for region in sorted(kinds, key=lambda name: (name not in home, kinds[name].price_rate, name)):
         coming = [
             lease
             for lease in observation.leases.values()
@@ -329,9 +329,7 @@ class E2df(Policy):
 
     def _region_facts(self, context: Context) -> dict[str, RegionFacts]:
         return {
-            region: RegionFacts(
-                kind.price / kind.billing.unit, self.latency.get(region, 0.0), self.capacity.get(region, math.inf)
-            )
+            region: RegionFacts(kind.price_rate, self.latency.get(region, 0.0), self.capacity.get(region, math.inf))
             for region, kind in smallest(context.host_types.values()).items()
         }
 

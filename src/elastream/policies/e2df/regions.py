@@ -55,7 +55,7 @@ class Region:
 def smallest(types: Iterable[HostType]) -> dict[str, HostType]:
     """Return the type with the fewest slots by region, for fine-grained control as in E2DF; ties by price."""
     by_region: dict[str, HostType] = {}
-    for kind in sorted(types, key=lambda t: (t.slots, t.price / t.billing.unit, t.name)):
+    for kind in sorted(types, key=lambda t: (t.slots, t.price_rate, t.name)):
         by_region.setdefault(kind.region, kind)
     return by_region
 

@@ -320,7 +320,7 @@ def power(type: HostType) -> float:
 
 def rate_of(type: HostType) -> float:
     """Return the price of a host of `type` (money/h)."""
-    return type.price * HOUR / type.billing.unit
+    return type.price_rate * HOUR
 
 
 def largest(types: Sequence[HostType]) -> HostType | None:

@@ -9,7 +9,7 @@ import numpy as np
 from elastream.core.action import SwitchAlternate
 from elastream.core.decision import Unknown
 from elastream.core.frames import Floats
-from elastream.core.hosts import HostType, Lease
+from elastream.core.hosts import Lease
 from elastream.core.metrics import Metric, Rows
 from elastream.core.observation import Composition, Observation
 from elastream.core.qos import application_value, live_edges, offered_rates, outputs_of
@@ -18,7 +18,17 @@ from elastream.policies.common.alternates import CompositionWork, Costs, Dynamic
 from elastream.policies.common.chained import has_equal_shares
 from elastream.policies.common.draft import Draft
 from elastream.policies.common.provision import TARGET_UTILISATION
-from elastream.policies.value_cost.problem import HOUR, Conditions, Deployment, Goal, Host, Option, Problem, paid, value_of
+from elastream.policies.value_cost.problem import (
+    Conditions,
+    Deployment,
+    Goal,
+    Host,
+    Option,
+    Problem,
+    paid,
+    rate_of,
+    value_of,
+)
 from elastream.units import ROUNDING
 
 # Default break-even of the highest value, as a multiple of its cost: at the cost itself no plan could make a profit.
@@ -236,10 +246,10 @@ class _Reading:
     def _break_even(self) -> tuple[float, float] | None:
         """Return the default break-even money/h of the highest and the lowest value; None if cores are free."""
         types = self.observation.context.host_types.values()
-        cheapest = min((_hourly(kind) / (kind.cores * kind.speed) for kind in types), default=0.0)
+        cheapest = min((rate_of(kind) / (kind.cores * kind.speed) for kind in types), default=0.0)
         if cheapest <= 0:
             return None
-        least = min(_hourly(kind) for kind in types if _hourly(kind) > 0)
+        least = min(rate_of(kind) for kind in types if rate_of(kind) > 0)
         part = self.filled / TARGET_UTILISATION
         best, worst = (max(self._work(which) * part * cheapest, least) for which in (max, min))
         best *= PROFITABLE
@@ -304,10 +314,6 @@ class _Reading:
 def _relative(values: Mapping[str, float]) -> Mapping[str, float]:
     highest = max(values.values())
     return {name: value / highest if highest > 0 else 0.0 for name, value in values.items()}
-
-
-def _hourly(kind: HostType) -> float:
-    return kind.price * HOUR / kind.billing.unit
 
 
 def _zero_if_unknown(value: float) -> float:
