@@ -7,8 +7,11 @@ from dataclasses import replace
 from elastream.control.journal import Journal
 from elastream.control.loop import Loop
 from elastream.control.requests import RequestExtension
-from elastream.core.action import CancelDrain, DrainHost, LeaseHost
+from elastream.core.action import CancelDrain, DrainHost, LeaseHost, SwitchAlternate
+from elastream.core.alarm import Alarms
+from elastream.core.guarding import GuardDecision
 from elastream.core.plant import Plan
+from elastream.core.scaling import NO_RULES, ScalingRules, rule_of
 from elastream.policies.common.measures import emptied
 from elastream.policies.static import Static
 from elastream.recording.recorder import Collector
@@ -17,7 +20,7 @@ from support.fake_plant import FakePlant
 from support.page_runs import new_run
 
 
-def looped(directory, requests, policy=None, *, hosts=3, limit=40.0, **plant):
+def looped(directory, requests, policy=None, *, hosts=3, limit=40.0, scaling=NO_RULES, **plant):
     """Run with `requests`, by the second in which they come; return the recording and the journal's entries."""
     log, extension, journal = RequestLog(directory.requests), RequestExtension(directory), Journal(directory.journal)
     fake, collector = FakePlant(hosts=hosts, **plant), Collector()
@@ -29,7 +32,7 @@ def looped(directory, requests, policy=None, *, hosts=3, limit=40.0, **plant):
 
     fake.clock._on_sleep = write
     policy = policy or Static(hosts=hosts)
-    Loop(fake, policy, observers=[collector], extensions=(extension,), journal=journal, limit=limit).run()
+    Loop(fake, policy, observers=[collector], extensions=(extension,), journal=journal, limit=limit, scaling=scaling).run()
     return collector.recording, [each.action for each in Journal(directory.journal).entries]
 
 
@@ -73,6 +76,75 @@ def test_bounds_end_with_an_empty_request_and_never_exceed_the_runs_own(tmp_path
     requests = {10.0: Request("bounds", "page", max_hosts=2), 30.0: Request("bounds", "page")}
     recording, _ = looped(new_run(tmp_path / "run"), requests, Grows(), hosts=1, limit=90.0, max_hosts=4)
     assert recording.leased[-1] == 4.0
+
+
+def test_a_drain_that_is_requested_while_paused_is_done_afterwards(tmp_path):
+    directory = new_run(tmp_path / "run")
+    directory.pause()
+    log, extension, fake, collector = (
+        RequestLog(directory.requests),
+        RequestExtension(directory),
+        FakePlant(hosts=3),
+        Collector(),
+    )
+    log.append(Request("drain", "page", host="h2"))
+    fake.clock._on_sleep = lambda now: directory.unpause() if now >= 200 else None
+    loop = Loop(
+        fake,
+        Static(hosts=3),
+        observers=[collector],
+        extensions=(extension,),
+        limit=220.0,
+        paused=lambda: directory.is_paused,
+    )
+    loop.run()
+    drained = [d.time for d in collector.recording.decisions for o in d.outcomes if o.action == DrainHost("h2")]
+    assert drained
+    assert min(drained) >= 200
+
+
+def test_leases_above_a_cost_wait_until_someone_agrees_and_the_approval_ends_with_the_cost(tmp_path):
+    requests = {20.0: Request("approve", "page", hourly=1500.0), 60.0: Request("bounds", "page", max_hosts=1)}
+    requests |= {100.0: Request("bounds", "page")}
+    rules = ScalingRules(approve="800/h")  # a small host costs 360/h
+    recording, _ = looped(new_run(tmp_path / "run"), requests, Grows(), hosts=1, limit=140.0, scaling=rules)
+    leased = recording.leased
+    assert [leased[19], leased[59], leased[99], leased[-1]] == [2, 4, 1, 2]
+    refused = {p.refused for d in recording.decisions for p in d.proposals if rule_of(p.refused) == "approve"}
+    assert "approve: 3 hosts would cost 1,080.00/h, above 800.00/h: someone must agree" in refused
+    assert any("waits: 3 hosts" in alarm.said for alarm, _ in recording.alarms)
+
+
+def test_an_approval_sets_no_limit_where_none_is_asked_for(tmp_path):
+    requests = {5.0: Request("approve", "page", hourly=1.0)}
+    recording, _ = looped(new_run(tmp_path / "run"), requests, Grows(), hosts=1, limit=60.0, max_hosts=5)
+    assert recording.leased[-1] == 5
+
+
+class Prefers:
+    name = "prefers"
+
+    def plan(self, observation, memory=None):
+        return Plan((SwitchAlternate("words", "split"),))
+
+
+def test_a_requested_alternate_runs_until_the_choice_is_given_back(tmp_path):
+    wanted = Request("alternate", "page", operator="words", alternate="split_fast")
+    requests = {10.0: wanted, 30.0: replace(wanted, alternate="")}
+    recording, actions = looped(new_run(tmp_path / "run"), requests, Prefers())
+    ran = {at: recording.compositions_at(at)[""].running("words") for at in (8.0, 12.0, 28.0, 34.0)}
+    assert ran == {8.0: "split", 12.0: "split_fast", 28.0: "split_fast", 34.0: "split"}
+    assert SwitchAlternate("words", "split_fast") in actions
+
+
+def test_guards_hold_beside_a_requested_alternate(tmp_path):
+    directory, fake = new_run(tmp_path / "run"), FakePlant()
+    RequestLog(directory.requests).append(Request("alternate", "page", operator="words", alternate="split_fast"))
+    standing = {"words": GuardDecision("words", ("split",), texts={"split": "night"})}
+    seen = RequestExtension(directory).observed(
+        replace(fake.observe(), standings=standing, guards=1), Alarms(fake.clock.now)
+    )
+    assert seen.standings == standing
 
 
 def test_a_repartition_waits_until_the_number_of_partitions_is_known(tmp_path):

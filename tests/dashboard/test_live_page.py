@@ -8,17 +8,23 @@ from types import SimpleNamespace
 import pytest
 from starlette.testclient import TestClient
 
+from elastream.core.action import LeaseHost
+from elastream.core.decision import Decision, Proposal
 from elastream.core.hosts import HostState, HostType, Lease
+from elastream.core.wording import money
 from elastream.dashboard.page.feed import ENDED, SPANS, Feed
 from elastream.dashboard.page.server import Page
 from elastream.errors import InputError
+from elastream.recording.manifest import run_lock
+from elastream.recording.observer import describe_run
 from elastream.recording.parts import Keep
 from elastream.recording.recorder import Recorder, Recording
 from elastream.recording.request_log import RequestLog
 from elastream.recording.tail import Tail
 from elastream.report.summary import summarise
 from elastream.report.tally import tally_of
-from support.example_run import example_ending, example_header
+from support.example_run import SMALL, example_ending, example_events, example_header
+from support.fake_plant import FakePlant
 from support.page_runs import ended_run, live_run, new_run, record, text_of
 
 TOKEN = "s3cret"
@@ -177,9 +183,45 @@ def test_an_action_is_done_and_journaled_once_it_is_confirmed(tmp_path):
     assert directory.requests.stat().st_mode & 0o077 == 0
 
 
+def test_leases_that_wait_are_approved_or_vetoed(tmp_path):
+    with live_run(tmp_path / "run") as (directory, recorder):
+        *_, last = (each for each in example_events() if isinstance(each, Decision))
+        waits = tuple(Proposal(LeaseHost(f"h{n}", "small"), "btu", "approve: too dear") for n in (8, 9))
+        recorder.decided(replace(last, round=last.round + 1, proposals=waits, outcomes=()))
+        page = Page([directory.root])
+        whole(page.feeds[0])
+        client, held = TestClient(page.app(None)), page.feeds[0].held
+        assert (
+            f"Waits for approval: 2 hosts more, for {money(held.hourly)}/h in all" in page.feeds[0].pieces("1 h")["alarms"]
+        )
+        act(client, confirm=act(client, action="approve")["confirm"])
+        act(client, confirm=act(client, action="veto")["confirm"])
+        approved, vetoed = RequestLog(directory.requests).newer()
+    assert approved.hourly == pytest.approx(3600 * SMALL.price_rate * (held.there + 2))
+    assert (vetoed.action, vetoed.max_hosts) == ("bounds", held.there)
+
+
+def test_an_alternate_is_requested_and_given_back(tmp_path):
+    directory, plant = new_run(tmp_path / "run"), FakePlant()
+    with run_lock(directory):
+        recorder = Recorder(directory.recording)
+        recorder.started(describe_run(plant.context, policy="threshold", plant="simulated", started=0.0))
+        recorder.observed(plant.observe())
+        page = Page([directory.root])
+        whole(page.feeds[0])
+        client = TestClient(page.app(None))
+        assert 'value="words=split_fast"' in page.feeds[0].pieces("1 h")["flow"]
+        for choice in ("split_fast", ""):
+            act(client, confirm=act(client, action="alternate", alternate=f"words={choice}")["confirm"])
+        requests = RequestLog(directory.requests).newer()
+    assert [(each.operator, each.alternate) for each in requests] == [("words", "split_fast"), ("words", "")]
+
+
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
+        ({"action": "alternate", "alternate": "nobody=fast"}, "operator 'nobody' has no alternate 'fast'"),
+        ({"action": "approve"}, "nothing waits for approval"),
         ({"action": "bounds", "min_hosts": "5", "max_hosts": "2"}, "at least 5 hosts and at most 2 contradict each other"),
         ({"action": "bounds", "max_hosts": "7"}, "the run itself allows at most 6 hosts"),
         ({"action": "bounds", "max_hosts": "-1"}, "max_hosts is '-1'; it must be a whole number"),

@@ -21,7 +21,7 @@ from elastream.core.frames import Frame
 from elastream.core.hosts import HostState, Lease
 from elastream.core.observation import MicroBatch, Observation
 from elastream.core.plant import Clock, Plan, Plant, Policy
-from elastream.core.scaling import NO_RULES, ScalingRules
+from elastream.core.scaling import APPROVAL, NO_RULES, ScalingRules, rule_of
 from elastream.core.wording import counted
 from elastream.errors import ElastreamError, in_one_line
 from elastream.policies.common.measures import decision_figures
@@ -36,6 +36,8 @@ OBSERVATION_ALARM = "observation"
 FAILED_OBSERVATIONS_LIMIT = 10
 # Source of the alarm about a round that failed.
 ROUND_ALARM = "controller"
+# Source of the alarm about a lease that waits for approval.
+APPROVAL_ALARM = "approval"
 # Failed plans in a row that raise an alarm.
 FAILED_PLANS_LIMIT = 3
 # Grace period before reporting that lateness grows and the policy proposes nothing: its last actions may need time.
@@ -332,6 +334,7 @@ class Loop:
         first = not self._round
         limits = self._scaling.limits(plan.actions, plan.hosts, observation, first, self._state_hosts.needed)
         decided = arbitrate(waiting, observation, self._under_way, first, limits)
+        self._tell_of_waiting(decided)
         mode = "observe only" if self._observe_only else "paused" if self._paused() else ""
         if mode:
             decided = tuple(replace(p, refused=p.refused or mode) for p in decided)
@@ -375,6 +378,14 @@ class Loop:
         self._faults.clear()
         self._last = decision
         self._emit(lambda each: each.decided(decision))
+
+    def _tell_of_waiting(self, decided: Iterable[Proposal]) -> None:
+        waits = next((each for each in decided if rule_of(each.refused) == APPROVAL), None)
+        if waits is None:
+            self._alarms.clear(APPROVAL_ALARM)
+        else:
+            _, _, why = waits.refused.partition(": ")
+            self._alarms.sound(APPROVAL_ALARM, f"{waits.action.describe()} waits: {why}")
 
     def _without_scarce(self, observation: Observation, now: float, *, vital: bool) -> tuple[Observation, list[str]]:
         kinds = observation.context.host_types.values()

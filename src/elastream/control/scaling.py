@@ -8,10 +8,11 @@ from typing import TypeGuard
 from elastream.core.action import Action, CancelDrain, DrainHost, LeaseHost, Outcome, ReleaseHost, SetParallelism
 from elastream.core.frames import known_sum
 from elastream.core.hosts import HostState, Lease
+from elastream.core.memory import MOVING
 from elastream.core.metrics import Metric
 from elastream.core.observation import Context, Observation
 from elastream.core.plant import Policy
-from elastream.core.scaling import NO_RULES, ScalingRules
+from elastream.core.scaling import APPROVAL, NO_RULES, ScalingRules
 from elastream.core.wording import counted, money
 from elastream.units import ROUNDING, format_duration
 
@@ -64,6 +65,8 @@ class ScalingLimits:
             return f"budget: {reason}"
         if after < max(observation.context.min_hosts, self.needed):
             return ""
+        if reason := approval_needed(action, observation, granted):
+            return f"{APPROVAL}: {reason}"
         if self.excluded:  # what was lost meanwhile is replaced: that is no scaling
             return "" if after < self.frozen_hosts else f"excluded_periods: nothing is scaled while '{self.excluded}' holds"
         if self.first:
@@ -108,6 +111,25 @@ NO_LIMITS = ScalingLimits()
 
 def _part(factor: float, hosts: int) -> int:
     return max(1, math.floor(factor * hosts + ROUNDING))
+
+
+def approval_needed(action: LeaseHost, observation: Observation, granted: Sequence[Action]) -> str:
+    """Return why a lease beside those `granted` waits for approval, or ""."""
+    most, types = observation.context.scaling.approved, observation.context.host_types
+    if most == math.inf:
+        return ""
+    leaving = {each.host for each in granted if takes_away(each, observation)}
+    kinds = [lease.type for host, lease in staying(observation).items() if host not in leaving]
+    kinds += [types[each.type] for each in (*granted, action) if isinstance(each, LeaseHost) and each.type in types]
+    hourly = 3600 * math.fsum(kind.price_rate for kind in kinds)
+    if hourly <= 3600 * most * (1 + ROUNDING):
+        return ""
+    return f"{counted(len(kinds), 'host')} would cost {money(hourly)}/h, above {money(3600 * most)}/h: someone must agree"
+
+
+def staying(observation: Observation) -> dict[str, Lease]:
+    """Return the leases of hosts that do not leave."""
+    return {host: each for host, each in observation.leases.items() if each.state not in MOVING}
 
 
 def takes_away(action: Action, observation: Observation) -> TypeGuard[DrainHost | ReleaseHost]:

@@ -59,7 +59,7 @@ WARNINGS = frozenset(
     }
 )
 # Refusals by these rules are warnings: the hosts are needed. Refusals by other rules are their purpose.
-WARNING_RULES = frozenset({"max_hosts", "budget"})
+WARNING_RULES = frozenset({"max_hosts", "budget", "approve"})
 
 
 def types_of(reason: Reason) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ class ScalingRules:
         max_hosts: Most hosts, within the cloud's bounds.
         budget: Most money per time, such as `"12/h"` or `"200/d"`, for the billing time units that begin in an hour or day
             of the run.
+        approve: Cost of all hosts, such as `"8/h"`, beyond which a lease waits until someone approves it on the live page.
 
     Raises:
         InputError: A value is out of range.
@@ -49,6 +50,7 @@ class ScalingRules:
     min_hosts: int | None = None
     max_hosts: int | None = None
     budget: str | None = None
+    approve: str | None = None
     _zone: tzinfo | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -60,7 +62,8 @@ class ScalingRules:
         self._check_factors()
         self._check_counts()
         self._check_periods()
-        self._check_budget()
+        for name in MONEY:
+            self._check_money(name)
 
     def _check_factors(self) -> None:
         for name in FACTORS:
@@ -80,15 +83,15 @@ class ScalingRules:
         if self.min_hosts is not None and self.max_hosts is not None and self.min_hosts > self.max_hosts:
             raise _wrong("min_hosts", f"{self.min_hosts} is more than max_hosts, {self.max_hosts}")
 
-    def _check_budget(self) -> None:
-        if self.budget is None:
+    def _check_money(self, name: str) -> None:
+        if (value := getattr(self, name)) is None:
             return
-        message = f"{self.budget!r} is no money per time; write it as '12/h' or '200/d'"
-        if not isinstance(self.budget, str):
-            raise _wrong("budget", message)
-        amount, per = self._checked("budget", price_of, self.budget)
+        message = f"{value!r} is no money per time; write it as '12/h' or '200/d'"
+        if not isinstance(value, str):
+            raise _wrong(name, message)
+        amount, per = self._checked(name, price_of, value)
         if per is None or per < 60 or not amount > 0:
-            raise _wrong("budget", message)
+            raise _wrong(name, message)
 
     def _checked(self, name: str, read: Any, value: Any) -> Any:
         try:
@@ -119,11 +122,15 @@ class ScalingRules:
     @property
     def budget_terms(self) -> tuple[float, float] | None:
         """Return money and period (seconds) of the budget, if any."""
-        if self.budget is None:
-            return None
-        amount, per = price_of(self.budget)
-        assert per is not None
-        return amount, per
+        return None if self.budget is None else _per_time(self.budget)
+
+    @property
+    def approved(self) -> float:
+        """Return the money per second up to which leases need no approval."""
+        if self.approve is None:
+            return math.inf
+        amount, per = _per_time(self.approve)
+        return amount / per
 
     def excluded(self, epoch: float) -> str:
         """Return the expression that excludes the minute of `epoch` (seconds since 1970), or ""."""
@@ -159,6 +166,12 @@ class ScalingRules:
             raise InputError(f"--scaling: {error}") from None
 
 
+def _per_time(text: str) -> tuple[float, float]:
+    amount, per = price_of(text)
+    assert per is not None
+    return amount, per
+
+
 def _factor(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise InputError(f"{value!r} is no number")
@@ -171,9 +184,10 @@ def _wrong(name: str, message: str) -> InputError:
 
 DURATIONS = ("stabilization_up", "stabilization_down", "scale_down_interval", "catch_up")
 FACTORS = ("max_scale_up", "max_scale_down", "tolerance")
-COUNTS = ("min_hosts", "max_hosts")
+APPROVAL = "approve"
+COUNTS, MONEY = ("min_hosts", "max_hosts"), ("budget", APPROVAL)
 # A refusal by a rule begins with its name.
-RULE_NAMES = (*DURATIONS, *FACTORS, "excluded_periods", *COUNTS, "budget")
+RULE_NAMES = (*DURATIONS, *FACTORS, "excluded_periods", *COUNTS, *MONEY)
 # Limits that are no setting are named in the same way.
 LIMIT_NAMES = (*RULE_NAMES, "memory")
 NO_RULES = ScalingRules()

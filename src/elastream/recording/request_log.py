@@ -15,8 +15,10 @@ class Request:
     """A request of a person.
 
     Attributes:
-        action: "pause", "unpause", "bounds", "drain" or "repartition".
+        action: "pause", "unpause", "bounds", "drain", "repartition", "alternate" or "approve".
         min_hosts, max_hosts: Bounds of the number of hosts; 0 for those of the run itself.
+        alternate: Of `operator`; empty for the policy's choice.
+        hourly: Cost of all hosts up to which leases are approved (money/h).
     """
 
     action: str
@@ -26,6 +28,9 @@ class Request:
     min_hosts: int = 0
     max_hosts: int = 0
     partitions: int = 0
+    operator: str = ""
+    alternate: str = ""
+    hourly: float = 0.0
 
 
 class RequestLog:
@@ -57,7 +62,6 @@ class RequestLog:
 def _request(line: bytes) -> Request | None:
     try:
         fields = json.loads(line)
-        read = {name: fields[name] for name in Request.__dataclass_fields__}
-        return Request(**read)
-    except (ValueError, TypeError, KeyError):
+        return Request(**{name: fields[name] for name in Request.__dataclass_fields__ if name in fields})
+    except (ValueError, TypeError):
         return None

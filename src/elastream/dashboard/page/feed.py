@@ -2,16 +2,18 @@
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from elastream.core.action import MoveTask
+from elastream.core.action import LeaseHost, MoveTask
 from elastream.core.decision import EXPECTED_IN, EXPECTED_RATE, Decision
 from elastream.core.hosts import HostState, Lease
+from elastream.core.memory import MOVING
 from elastream.core.metrics import Metric
-from elastream.core.wording import UNKNOWN, amount, clock, counted, duration_text, percent, quantity, rate_text
+from elastream.core.scaling import APPROVAL, rule_of
+from elastream.core.wording import UNKNOWN, amount, clock, counted, duration_text, money, percent, quantity, rate_text
 from elastream.dashboard.live import acted, alike, summary_of, worth_showing
 from elastream.errors import ElastreamError
 from elastream.recording.directory import RunDirectory
@@ -52,6 +54,19 @@ class Lane:
     drains: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Leases that wait: their number, the hosts without them, and the cost of all (money/h)."""
+
+    leases: int
+    there: int
+    hourly: float
+
+    @property
+    def text(self) -> str:
+        return f"{counted(self.leases, 'host')} more, for {money(self.hourly)}/h in all"
+
+
 class Feed:
     """A run in `root`. Not thread-safe."""
 
@@ -85,6 +100,25 @@ class Feed:
     @property
     def max_hosts(self) -> int:
         return self._tail.recording.header.max_hosts
+
+    @property
+    def held(self) -> "Held | None":
+        """Leases that wait for approval, or None."""
+        recording = self._tail.recording
+        last = recording.decisions[-1].proposals if recording.decisions and self.state.live else ()
+        waiting = [each.action for each in last if rule_of(each.refused) == APPROVAL and isinstance(each.action, LeaseHost)]
+        if not waiting:
+            return None
+        there = [lease.type for lease in recording.hosts if lease.until is None and lease.state not in MOVING]
+        types = {kind.name: kind for kind in recording.host_types}
+        kinds = [*there, *(types[each.type] for each in waiting if each.type in types)]
+        return Held(len(waiting), len(there), 3600 * math.fsum(kind.price_rate for kind in kinds))
+
+    @property
+    def alternates(self) -> Mapping[str, Sequence[str]]:
+        """Alternates by operator that has several."""
+        operators = self._tail.recording.header.operators
+        return {each["name"]: each["alternates"] for each in operators if len(each["alternates"]) > 1}
 
     @property
     def running_hosts(self) -> frozenset[str]:
@@ -121,8 +155,9 @@ class Feed:
         yield "head", rendered("live_head.html.j2", state=state, name=self.name, why=why, header=recording.header, end=end)
         yield "answers", rendered("live_answers.html.j2", cards=list(_answers(recording, summary, state)))
         alarms = [alarm for alarm, cleared in recording.alarms if cleared is None and state.live]
-        yield "alarms", rendered("live_alarms.html.j2", alarms=alarms)
-        yield "flow", rendered("live_flow.html.j2", flow=self._flow(recording))
+        yield "alarms", rendered("live_alarms.html.j2", alarms=alarms, held=self.held)
+        alternates = self.alternates if state.live else {}
+        yield "flow", rendered("live_flow.html.j2", flow=self._flow(recording), alternates=alternates)
         yield "timeline", rendered("timeline.html.j2", timeline=timeline(recording, begin, ahead))
         if time.monotonic() >= self._hosts[1] or self._hosts[0] != span:
             lanes, left = self._lanes(recording, begin, end)
@@ -151,11 +186,7 @@ class Feed:
         bottleneck = most if most and measured[most] >= BOUND and late else ""
         requested = recording.compositions_at(recording.end).get("")
         alternates = {} if requested is None else dict(requested.alternates)
-        running = {
-            each["name"]: f"runs {alternates.get(each['name'], each['alternates'][0])}"
-            for each in recording.header.operators
-            if len(each["alternates"]) > 1
-        }
+        running = {name: f"runs {alternates.get(name, names[0])}" for name, names in self.alternates.items()}
         return flow_of_run(recording.header).with_figures(figures, bottleneck, running)
 
     def _lanes(self, recording: Recording, begin: float, end: float) -> tuple[list[Lane], int]:

@@ -264,7 +264,24 @@ class Page:
                     raise InputError(f"host {host!r} does not run")
                 sentence = f"Drain host {host} of {feed.name}? Its tasks move, then it goes. The policy may lease another."
                 return sentence, journaled(Wish("drain", BY, host=host))
-        raise InputError(f"{fields.get('action')!r} is no action: pause, unpause, bounds or drain")
+            case "alternate":
+                operator, _, name = str(fields.get("alternate", "")).partition("=")
+                if (name and name not in feed.alternates.get(operator, ())) or operator not in feed.alternates:
+                    raise InputError(f"operator {operator!r} has no alternate {name!r}")
+                how = f"as {name}, whatever its policy chooses" if name else "as its policy chooses"
+                return f"Run {operator} of {feed.name} {how}?", journaled(
+                    Wish("alternate", BY, operator=operator, alternate=name)
+                )
+            case "approve" | "veto" as answer:
+                if (held := feed.held) is None:
+                    raise InputError("nothing waits for approval")
+                if answer == "approve":
+                    sentence = f"Let {feed.name} have {held.text}? This ends once it costs no more than its own limit."
+                    return sentence, journaled(Wish("approve", BY, hourly=held.hourly))
+                return f"Let {feed.name} have at most {counted(held.there, 'host')}?", journaled(
+                    Wish("bounds", BY, max_hosts=held.there)
+                )
+        raise InputError(f"{fields.get('action')!r} is no action of this page")
 
 
 def _count(fields: Mapping[str, Any], name: str) -> int:

@@ -20,7 +20,7 @@ function connect() {
 
 // A piece under the pointer stays as it is, or a click would miss and a figure could not be read.
 function show(piece, text) {
-  if (!["timeline", "hosts", "decisions"].includes(piece.dataset.piece) || !piece.matches(":hover")) put(piece, text);
+  if (!["flow", "timeline", "hosts", "decisions"].includes(piece.dataset.piece) || !piece.matches(":hover")) put(piece, text);
   else {
     if (!waiting.has(piece)) piece.addEventListener("mouseleave", () => { put(piece, waiting.get(piece)); waiting.delete(piece); }, { once: true });
     waiting.set(piece, text);
@@ -69,7 +69,7 @@ document.addEventListener("click", async (event) => {
   event.preventDefault();
   const article = button.closest("article"), fields = { action: button.dataset.act };
   if (button.dataset.host) fields.host = button.dataset.host;
-  if (button.form) for (const input of button.form.querySelectorAll("input")) fields[input.name] = input.value.trim();
+  if (button.form) for (const input of button.form.querySelectorAll("input, select")) fields[input.name] = input.value.trim();
   const { sentence, confirm } = await post(article, fields);
   if (!sentence) return;
   document.getElementById("question").textContent = sentence;
