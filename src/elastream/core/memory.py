@@ -154,12 +154,13 @@ def fits(observation: Observation, ahead: float, reserve: float, leaving: Collec
         room, moving = (most - use.used)[at].tolist(), use.tasks[away].tolist()
         if any(map(math.isnan, room)):
             continue
-        need, spilled = float(use.used[at].sum()) + math.fsum(moving), list[float]()
+        need, spilled, full = float(use.used[at].sum()) + math.fsum(moving), list[float](), set[int]()
         for host, row in enumerate(at):
             pieces = spill(use.tasks[tasks.host == row].tolist(), -room[host], excess[host]) if room[host] < 0 else ()
             spilled += [size for _, size in pieces]
+            full |= {host} if room[host] < 0 else set()
             room[host] += math.fsum(size for _, size in pieces)
-        without = _without_room([*((size, True) for size in spilled), *((size, False) for size in moving)], room)
+        without = _without_room([*((size, True) for size in spilled), *((size, False) for size in moving)], room, full)
         yield Fit(
             use.kind,
             len(at),
@@ -243,14 +244,20 @@ class StateMoves:
         return None if row is None or to is None else (row, to, int(tasks.host[row]))
 
 
-def _without_room(pieces: Collection[tuple[float, bool]], room: list[float]) -> Sequence[tuple[float, bool]]:
-    """Return those of `pieces` (MB first) that do not fit if each goes, largest first, where most `room` is left."""
+def _without_room(
+    pieces: Collection[tuple[float, bool]], room: list[float], full: Collection[int]
+) -> Sequence[tuple[float, bool]]:
+    """Return those `pieces` (MB, whether it stays) that do not fit if each goes, largest first, where most `room` is left.
+
+    full: Hosts that pieces leave. Only such pieces may use what becomes free there.
+    """
     without = []
     for each in sorted(pieces, reverse=True):
-        most = max(range(len(room)), key=room.__getitem__)
-        if 0 < each[0] > room[most]:
+        open_to = [host for host in range(len(room)) if each[1] or host not in full]
+        most = max(open_to, key=room.__getitem__, default=-1)
+        if each[0] > 0 and (most < 0 or each[0] > room[most]):
             without.append(each)
-        else:
+        elif most >= 0:
             room[most] -= each[0]
     return without
 
