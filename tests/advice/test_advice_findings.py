@@ -26,17 +26,22 @@ def read(log: LogOf) -> Application:
     return EventLog("log").read(json.dumps(event, separators=(",", ":")).encode() for event in log.events)
 
 
-def job(
-    stages, *, query=QUERY, batches=40, every=5.0, rows=1000, executors=(2, 2), settings=None, back_to_back=False, **more
-):
-    """Return the log of a job; stages: those of batch `number` with `rows`; more: arguments of each batch, or functions."""
+def job(  # noqa: PLR0913
+    stages, *, query=QUERY, batches=40, every=5.0, rows=1000, executors=(2, 2), settings=None, back_to_back=False, idle=(),
+    **more,
+):  # fmt: skip
+    """Return the log of a job; stages: those of batch `number` with `rows`; more: arguments of each batch, or functions.
+
+    idle: Batches after which nothing comes for a trigger.
+    """
     log, chance, at = LogOf(executors, settings=settings or {}), random.Random(1), 0.0
     log.started(query)
     for number in range(batches):
         count = round(rows * chance.uniform(0.7, 1.3)) if isinstance(rows, int) else rows(number)
         arguments = {name: each(number) if callable(each) else each for name, each in more.items()}
         end = log.batch(query, number, at, count, stages(number, count), slots=4, **arguments)
-        at = end if back_to_back else max(every * (number + 1), end)
+        late = sum(each <= number for each in idle)
+        at = end if back_to_back else max(every * (number + 1 + late), end)
     return log
 
 
@@ -71,6 +76,31 @@ def other_jobs(log):
     """Add a job that no query has."""
     log.add("SparkListenerJobStart", **{"Job ID": 900, "Submission Time": 1_800_000_000_000, "Stage IDs": []})
     log.add("SparkListenerJobEnd", **{"Job ID": 900, "Completion Time": 1_800_000_100_000})
+    return log
+
+
+def without(event, log):
+    log.events = [each for each in log.events if event not in each["Event"]]
+    return log
+
+
+def bounded():
+    """Return the log of a query that reads 20 times 1000 records of a topic and ends, as with availableNow."""
+    log = job(
+        lambda n, rows: [Stage([12.0] * 4, rows)], query=KAFKA, batches=20, rows=lambda n: 1000, back_to_back=True,
+        source=lambda n: kafka(3 * n, lambda _: [350 * (19 - n)] * 4),
+    )  # fmt: skip
+    log.ended(KAFKA)
+    return log
+
+
+def stopped():
+    log = job(usual, batches=20)
+    log.batch(QUERY, 20, 100.0, 1000, [Stage([1.0] * 4, 1000)], slots=4)
+    log.events.pop()
+    log.ended(QUERY)
+    for number in range(40):
+        log.batch(BIG, number, 110.0 + 5 * number, 1000, [Stage([0.5] * 4, 1000)], slots=4)
     return log
 
 
@@ -121,10 +151,23 @@ HEALTHY = {
         usual, executors=(2, 2, 2),
         settings={"spark.dynamicAllocation.enabled": "true", "spark.shuffle.service.enabled": "true"},
     ),
+    "idle executors without a shuffle": lambda: job(
+        lambda n, rows: [Stage([0.1] * 4, rows)], executors=(2, 2, 2), settings={"spark.dynamicAllocation.enabled": "true"}
+    ),
     "as many idle executors as asked for": lambda: job(
         usual, executors=(2, 2, 2),
         settings={"spark.dynamicAllocation.enabled": "true", "spark.dynamicAllocation.minExecutors": "3"},
     ),
+    "a table of one file beside each batch": lambda: job(usual, back_to_back=True, files=1, rows=lambda n: 1000),
+    "many partitions of its source": lambda: job(lambda n, rows: [Stage([0.04] * 100, rows)]),
+    "a log without its executors": lambda: without(
+        "ExecutorAdded", job(lambda n, rows: [Stage([0.2] * 16, rows), Stage([0.3] * 16, rows, shuffled=True)])
+    ),
+    "what was there, read in full batches": lambda: bounded(),
+    "a file that is missing once": lambda: job(
+        usual, query=FILES_IN, files=1, rows=lambda n: 1000, every=4.0, idle=(20,)
+    ),
+    "a query that stops in a batch while others go on": lambda: stopped(),
     "even state on all executors": lambda: job(
         lambda n, rows: [Stage([1.2] * 8, rows, shuffled=True)], executors=(2, 2, 2, 2), state=lambda n: 500
     ),
@@ -202,7 +245,7 @@ def test_watermark_that_removes_no_state_is_found():
 
 
 def test_files_that_are_held_back_are_found():
-    log = job(usual, query=FILES, back_to_back=True, files=1, rows=lambda n: 1000)
+    log = job(usual, query=FILES_IN, back_to_back=True, files=1, rows=lambda n: 1000)
     (finding,) = findings_of(read(log), 10.0)
     assert "always reads 1 file" in finding.evidence
     assert finding.change == "raise maxFilesPerTrigger"
@@ -412,6 +455,33 @@ def test_failed_query_is_a_finding():
     log = job(usual)
     log.ended(QUERY, "java.lang.OutOfMemoryError: Java heap space")
     assert kinds(log) == {"failure"}
+
+
+def test_long_trigger_of_a_table_makes_its_files_large():
+    stages = lambda n, rows: [Stage([0.5] * 4, rows, written=10**8)]  # noqa: E731
+    assert kinds(job(stages, query=Query(sink="DeltaSink[/out]"), every=60.0), 120.0) == set()
+
+
+@pytest.mark.parametrize(("every", "change"), [(5.0, "maxExecutors"), (90.0, "shuffleTracking.timeout")])
+def test_executors_are_pinned_only_where_they_are_idle_for_long(every, change):
+    settings = {"spark.dynamicAllocation.enabled": "true"}
+    found = findings_of(read(job(usual, executors=(2, 2, 2), settings=settings, every=every)), 300.0, explicit=True)
+    assert [each.change for each in found] == [f"spark.dynamicAllocation.{change}, or Autopilot"]
+
+
+def test_failures_before_a_restart_are_counted():
+    log = job(usual)
+    for _ in range(3):
+        log.ended(QUERY, "java.io.IOException: reset")
+        log.started(QUERY, 1e3)
+    (finding,) = findings_of(read(log), 10.0)
+    assert finding.evidence == "counts failed 3 times, the last: java.io.IOException: reset"
+
+
+def test_what_was_there_has_no_sizes(tmp_path):
+    advice = advise(str(bounded().write(tmp_path / "log")))
+    assert not advice.sizing.curve
+    assert any("it read what was there, as with availableNow" in each for each in advice.unknown)
 
 
 def test_queries_that_take_each_others_slots_are_found():

@@ -11,6 +11,7 @@ from elastream.advice.application import Executor, LoggedBatch, LoggedQuery, Sta
 from elastream.advice.event_log import EventLog
 from elastream.advice.service import Arrivals, BatchModel, Latency, cross_validated
 from elastream.advice.sizing import size
+from elastream.advice.sources import read_source
 from elastream.core.lateness import StageTimes
 from support.event_logs import LogOf, Query, only_query
 from support.event_logs import Stage as StageOfLog
@@ -221,6 +222,16 @@ def test_queries_together_need_the_slots_of_all(tasks):
     sizing = size(application, 10.0, math.nan, {})
     assert all(point.in_time < 0.9 for point in sizing.curve if point.cores <= 2)
     assert 3 <= sizing.fixed.cores <= 8
+
+
+def test_batches_with_other_numbers_of_stages_have_sizes(tmp_path):
+    log, at = LogOf((2, 2)), 0.0
+    for number in range(60):
+        stages = [StageOfLog([0.1 + (20 + number % 9) / 100] * 4, 100)] * (1 + number % 9)
+        at = max(5.0 * number, log.batch(Query(), number, at, 1000, stages, slots=4))
+    sizing = size(read_source(str(log.write(tmp_path / "log"))), 10.0, math.nan, {})
+    assert sizing.curve
+    assert any("is taken to divide over all cores" in each for each in sizing.unknown)
 
 
 def test_short_log_has_no_sizes_and_says_why():

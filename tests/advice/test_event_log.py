@@ -195,6 +195,32 @@ def test_progress_may_be_one_array_as_recent_progress_is(tmp_path):
     assert len(only_query(read_source(str(tmp_path / "recent"))).batches) == 2
 
 
+def test_torn_first_line_of_progress_is_skipped(tmp_path):
+    lines = [json.dumps(progress(Query(), number, 10.0 * number, 1.0, 50)) for number in range(5)]
+    (tmp_path / "log").write_text("\n".join([lines[0][40:], *lines]))
+    application = read_source(str(tmp_path / "log"))
+    assert (len(only_query(application).batches), application.unreadable) == (5, 1)
+
+
+def test_attempts_of_a_stage_are_stages_of_their_batch(tmp_path):
+    log = log_of(100, 100)
+    (at, first), *_ = [(n, e) for n, e in enumerate(log.events) if e["Event"] == "SparkListenerStageCompleted"]
+    tasks = [e for e in log.events[:at] if e["Event"] == "SparkListenerTaskEnd"]
+    again = json.loads(json.dumps([*tasks, first]))
+    for each in again:
+        each.get("Stage Info", each)["Stage Attempt ID"] = 1
+    log.events[at + 1 : at + 1] = again
+    first["Stage Info"]["Failure Reason"] = "FetchFailed"
+    assert [len(batch.stages) for batch in only_query(read_source(str(log.write(tmp_path / "log")))).batches] == [3, 2]
+
+
+def test_continuous_query_is_named(tmp_path):
+    log = LogOf()
+    log.add("SparkListenerJobStart", **{"Job ID": 0, "Stage IDs": [], "Properties": {"__continuous_start_epoch": "0"}})
+    with pytest.raises(InputError, match="continuous trigger: advice is for micro-batches"):
+        read_source(str(log.write(tmp_path / "log")))
+
+
 def test_log_without_its_beginning_is_read_from_the_next_line(tmp_path):
     (tmp_path / "tail").write_bytes(log_of(100, 120).write(tmp_path / "log").read_bytes()[20:])
     application = read_source(str(tmp_path / "tail"))

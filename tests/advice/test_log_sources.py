@@ -63,6 +63,12 @@ def test_parts_of_a_rolled_log_are_read_in_order(tmp_path):
     assert list(lines_of(tmp_path)) == [b"a", b"b", b"c"]
 
 
+def test_parts_of_databricks_are_read_by_their_dates(tmp_path):
+    for name, part in (("", "c"), ("-2026-06-14--20-00", "a"), ("-2026-06-14--21-00", "b")):
+        (tmp_path / f"eventlog{name}").write_text(part + "\n")
+    assert list(lines_of(tmp_path)) == [b"a", b"b", b"c"]
+
+
 def test_compacted_part_replaces_those_before_it(tmp_path):
     for name, part in (("1_app", "a"), ("2_app", "b"), ("2_app.compact", "ab"), ("3_app", "c")):
         (tmp_path / f"events_{name}").write_text(part + "\n")

@@ -121,7 +121,7 @@ def test_running_application_has_batches_with_stages_and_sizes():
 @pytest.mark.parametrize("path", ["/jobs/", "/StreamingQuery/statistics?id=3", "/api/v1/applications/app-1", "/"])
 def test_address_may_be_that_of_any_page(path):
     with served(pages()) as address:
-        assert read_source(address + path.split("?")[0]).name == "shop"
+        assert read_source(address + path).name == "shop"
 
 
 def test_application_of_a_history_server_is_named_in_the_address():

@@ -138,6 +138,12 @@ def test_python_tasks_may_work_or_wait(tasks, found):
     assert (diagnosis.cause, "its Python code waits for" in diagnosis.sentence) == (found, True)
 
 
+def test_stages_that_run_at_once_share_the_slots():
+    join = [StageTimes(begun, begun + 6.0, 8, 24.0, 3.0) for begun in (0.0, 0.0)]
+    batches = [BatchTimes(0.0, 6.5, {"addBatch": 6.2}, join)] * 5
+    assert diagnose("q", batches, 2.0, QueryTraits(slots=8)).cause is Cause.HOSTS
+
+
 def test_sentences_keep_to_one_clause_of_a_note():
     diagnoses = [unjudged("q", "1 file")]
     for read, traits in [(batches(5.0, SMALL), {}), (batches(5.0, SMALL), {"function": True})]:

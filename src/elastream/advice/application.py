@@ -100,7 +100,10 @@ class LoggedQuery:
     """A streaming query, through all its runs.
 
     Attributes:
-        failure: Why its last run failed; empty if it did not.
+        failure: Why a run of it failed last; empty if none did.
+        failures: Runs that failed.
+        ended: True if its last run ended without a failure.
+        rocksdb: True if its state is in RocksDB.
         dropped: Batches that were too many to keep.
         unfinished: Seconds for which a batch had run when the log ended; 0 without one.
         width: Tasks of its widest stage; 0 if unknown.
@@ -113,6 +116,9 @@ class LoggedQuery:
     sources: tuple[str, ...] = ()
     sink: str = ""
     failure: str = ""
+    failures: int = 0
+    ended: bool = False
+    rocksdb: bool = False
     starts: list[float] = field(default_factory=list)
     dropped: int = 0
     unfinished: float = 0.0
@@ -137,6 +143,13 @@ class LoggedQuery:
             number = min(compiled - first, int(COLD_SHARE * (last - first)))
             cold |= set(range(first, first + max(COLD_BATCHES, number)))
         return [batch for at, batch in enumerate(self.batches) if at not in cold and batch.rows > 0]
+
+    @cached_property
+    def bounded(self) -> bool:
+        """True if it ended once it had read what was there at its start, as with `availableNow`."""
+        pairs = [(a, b) for a, b in pairwise(self.batches) if a.behind > 0]
+        pinned = all(abs(a.behind - b.rows - b.behind) < 1 for a, b in pairs)
+        return self.ended and bool(pairs) and pinned and self.restless and self.batches[-1].behind == 0
 
     @property
     def function(self) -> bool:
@@ -191,6 +204,7 @@ class Application:
         others: Spans of jobs of no query (epoch seconds), by their ends.
         unreadable: Lines that are no JSON, as the last one of a killed application.
         target: Its own target latency (seconds), if known.
+        continuous: True if a query has epochs in place of micro-batches.
         remarks: Remarks of Elastream with their share of the decisions.
     """
 
@@ -207,6 +221,7 @@ class Application:
     others: list[tuple[float, float]] = field(default_factory=list)
     unreadable: int = 0
     jobs: int = 0
+    continuous: bool = False
     target: float | None = None
     remarks: dict[str, float] = field(default_factory=dict)
     unknown: list[str] = field(default_factory=list)

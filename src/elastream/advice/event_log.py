@@ -17,6 +17,7 @@ Json = Mapping[str, Any]
 MILLI, NANO = 1e-3, 1e-9
 EVENT = re.compile(rb'\{\s*"Event"\s*:\s*"([^"]+)"')
 # Fields of a job's properties; its line has all settings and stages, and is long.
+CONTINUOUS = b'"__continuous_start_epoch"'
 QUERY_OF_JOB = re.compile(rb'"sql\.streaming\.queryId"\s*:\s*"([^"]+)"')
 BATCH_OF_JOB = re.compile(rb'"streaming\.sql\.batchId"\s*:\s*"(\d+)"')
 STAGES_OF_JOB = re.compile(rb'"Stage IDs"\s*:\s*\[([\d,\s]*)\]')
@@ -60,8 +61,10 @@ class EventLog:
         self.application = Application(source, "event log of Spark")
         self._progress = ProgressReader(self.application)
         self._batch_of_stage: dict[int, tuple[str, int]] = {}
+        self._numbers: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
         self._tasks: defaultdict[tuple[int, int], _Tasks] = defaultdict(_Tasks)
-        self._stages: defaultdict[tuple[str, int], dict[int, Stage]] = defaultdict(dict)
+        # By number and attempt.
+        self._stages: defaultdict[tuple[str, int], dict[tuple[int, int], Stage]] = defaultdict(dict)
         self._files: dict[tuple[str, int], int] = {}
         self._foreign: dict[int, float] = {}
         self._running: dict[str, tuple[int, float]] = {}
@@ -150,6 +153,7 @@ class EventLog:
         self.application.jobs += 1
         query, batch, stages = (pattern.search(line) for pattern in (QUERY_OF_JOB, BATCH_OF_JOB, STAGES_OF_JOB))
         begun = BEGUN.search(line)
+        self.application.continuous |= CONTINUOUS in line
         if query is None or batch is None:
             job = JOB.search(line)
             if job and begun:
@@ -164,6 +168,7 @@ class EventLog:
         for stage in stages[1].split(b",") if stages else ():
             if stage.strip():
                 self._batch_of_stage[int(stage)] = key
+                self._numbers[key].append(int(stage))
 
     def _job_end(self, line: bytes) -> None:
         job, ended = JOB.search(line), ENDED.search(line)
@@ -176,7 +181,10 @@ class EventLog:
     def _task_end(self, line: bytes) -> None:
         event = _parsed(line)
         info, metrics = event["Task Info"], event.get("Task Metrics")
+        executor = self.application.executors.get(str(info["Executor ID"]))
         if event["Stage ID"] not in self._batch_of_stage:
+            if executor is not None and metrics is not None:
+                executor.run += MILLI * metrics["Executor Run Time"]
             return
         self._last = max(self._last, MILLI * info["Finish Time"])
         tasks = self._tasks[event["Stage ID"], event["Stage Attempt ID"]]
@@ -188,7 +196,7 @@ class EventLog:
         run = MILLI * metrics["Executor Run Time"]
         if not 0 <= run < MOST_SECONDS:
             raise ValueError("no task runs for so long")
-        if (executor := self.application.executors.get(str(info["Executor ID"]))) is not None:
+        if executor is not None:
             executor.run += run
         shuffle, read, write = (metrics.get(f"{name} Metrics") or {} for name in ("Shuffle Read", "Input", "Output"))
         tasks.run += run
@@ -205,13 +213,8 @@ class EventLog:
 
     def _stage_completed(self, line: bytes) -> None:
         info = json.loads(line)["Stage Info"]
-        number = info["Stage ID"]
-        tasks = self._tasks.pop((number, info["Stage Attempt ID"]), None)
-        batch = self._batch_of_stage.pop(number, None)
-        if info.get("Failure Reason"):
-            if batch is not None:  # another attempt follows
-                self._batch_of_stage[number] = batch
-            return
+        number = info["Stage ID"], info["Stage Attempt ID"]
+        tasks, batch = self._tasks.pop(number, None), self._batch_of_stage.get(number[0])
         if tasks is None or batch is None or "Submission Time" not in info:
             return
         if not 0 <= MILLI * (info["Completion Time"] - info["Submission Time"]) < MOST_SECONDS:
@@ -240,6 +243,8 @@ class EventLog:
     def _query_started(self, line: bytes) -> None:
         event = json.loads(line)
         query = self._progress.query(str(event["id"]), event.get("name"))
+        self._running.pop(query.id, None)
+        query.ended = False
         if "timestamp" in event:
             query.starts.append(epoch(event["timestamp"]))
 
@@ -254,15 +259,21 @@ class EventLog:
         by_number, files = self._stages.pop(key, {}), self._files.pop(key, 0)
         # Stages that run at once begin in any order; their numbers follow the plan.
         self._progress.read(progress, [by_number[number] for number in sorted(by_number)], files)
-        for older in [each for each in (*self._stages, *self._files) if each[0] == key[0] and each[1] < key[1]]:
-            self._stages.pop(older, None)
-            self._files.pop(older, None)
+        so_far = {*self._stages, *self._files, *self._numbers}
+        for each in [each for each in so_far if each[0] == key[0] and each[1] <= key[1]]:
+            self._stages.pop(each, None)
+            self._files.pop(each, None)
+            for stage in self._numbers.pop(each, ()):
+                self._batch_of_stage.pop(stage, None)
 
     def _query_terminated(self, line: bytes) -> None:
         event = json.loads(line)
         query = self._progress.query(str(event["id"]))
         failure = event.get("exception")
-        query.failure = cause_of_failure(str(failure)) if failure else ""
+        self._running.pop(query.id, None)
+        query.ended = not failure
+        if failure:
+            query.failure, query.failures = cause_of_failure(str(failure)), query.failures + 1
 
 
 def _parsed(line: bytes) -> Json:

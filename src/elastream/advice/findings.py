@@ -66,7 +66,7 @@ ENDS_OF_STATE = {
     "withstate": ("a time-out of the state",) * 2,
     "": (
         "withWatermark, and a window of the event time among the keys",
-        "group by a window of the event time, so that the watermark can remove rows",
+        "if its windows are shorter than that, group by a window of the event time, so that the watermark can remove rows",
     ),
 }
 # Delays of a watermark after which it must have removed rows.
@@ -89,7 +89,8 @@ RESTLESS_BATCHES, RESTLESS, RESTLESS_FIXED, RESTLESS_WAIT, RESTLESS_BUSY = 5, 0.
 FAR = 2.0
 # Multiples of the usual records, seconds and rate of a batch that a limit would prevent, and sources that have one.
 SURGE_ROWS, SURGE_SECONDS, SURGE_RATE = 5.0, 3.0, 3.0
-LIMITS = {"Kafka": "maxOffsetsPerTrigger", "FileStreamSource": "maxFilesPerTrigger", "Delta": "maxFilesPerTrigger"}
+FILE_SOURCE = "FileStreamSource"
+LIMITS = {"Kafka": "maxOffsetsPerTrigger", FILE_SOURCE: "maxFilesPerTrigger", "Delta": "maxFilesPerTrigger"}
 # Part of `spark.locality.wait` for which a task is not launched though a slot is free, and its least seconds.
 LOCALITY_PART, LOCALITY_S = 0.8, 0.5
 # Share of failed attempts that is worth a look.
@@ -127,6 +128,9 @@ CHANGES = {
     Cause.UNKNOWN: "look at the batches in Spark's web interface",
 }
 
+# Causes that only the number of slots tells apart.
+OF_SLOTS = frozenset({Cause.FEW_TASKS, Cause.MANY_TASKS, Cause.SLOTS, Cause.HOSTS})
+
 # Kinds of findings that say less than another one: fewer partitions, for example, come before more hosts.
 WEAKER = {
     "partitions": ("hosts", "many_tasks", "sink", "wait", "short trigger"),
@@ -138,6 +142,7 @@ WEAKER = {
     "driver": ("short trigger",),
     "locality": ("slots", "growth"),
     "large limit": ("limit",),
+    "small files": ("trigger",),
 }
 
 
@@ -183,6 +188,8 @@ def _offsets(query: LoggedQuery) -> str:
 
 def steady_files(query: LoggedQuery) -> int:
     """Return the files of every batch if none waited for one; 0 otherwise."""
+    if not any(source.startswith(FILE_SOURCE) for source in query.sources):
+        return 0  # those of a table that a batch joins
     number, *others = {batch.files for batch in query.batches if batch.rows > 0} or {0}
     return number if not others and len(query.warm) >= LIMIT_BATCHES and _never_waits(query, query.warm) else 0
 
@@ -194,14 +201,15 @@ def _never_waits(query: LoggedQuery, batches: Sequence[LoggedBatch]) -> bool:
 
 
 def _came_late(query: LoggedQuery) -> bool:
-    latest = max((b.start - a.start for a, b in pairwise(query.batches)), default=0.0)
-    return math.isnan(query.trigger) or latest > LATE_START * query.trigger
+    overran = (b.start - a.start for a, b in pairwise(query.batches) if a.seconds > query.trigger)
+    return math.isnan(query.trigger) or max(overran, default=0.0) > LATE_START * query.trigger
 
 
 def _of_query(application: Application, query: LoggedQuery, target: float, *, explicit: bool) -> list[Finding]:
     findings = []
     if query.failure:
-        evidence = f"{query.name} failed: {query.failure}"
+        times = f" {query.failures} times, the last" if query.failures > 1 else ""
+        evidence = f"{query.name} failed{times}: {query.failure}"
         findings.append(Finding(query.name, "failure", evidence, "mend the cause", Sureness.HIGH))
     warm = query.warm
     usual = statistics.median(batch.seconds for batch in warm) if warm else target
@@ -209,16 +217,9 @@ def _of_query(application: Application, query: LoggedQuery, target: float, *, ex
         evidence = f"a batch of {query.name} had run for {format_duration(query.unfinished)} when the log ended"
         change = "limit the records of a batch; more hosts if its tasks fill all slots"
         findings.append(Finding(query.name, "unfinished", evidence, change))
-    if len(warm) >= LEAST_BATCHES:
-        findings += _of_batches(application, query, warm, target)
-        for rule in RULES:
-            findings += rule(application, query, warm)
-        for aimed in RULES_OF_TARGET:
-            findings += aimed(application, query, warm, target)
-    else:
-        findings += _of_few(application, query, target)
-    findings += _large_limit(query, target)
-    findings += _starved(application, query)
+    if query.bounded:  # latency is not what it is for
+        return [*findings, *(finding for rule in RULES for finding in rule(application, query, warm or query.batches))]
+    findings += _of_time(application, query, warm, target)
     if not explicit:
         findings += _long_trigger(query, warm)
     by_kind = {finding.kind: finding for finding in reversed(findings)}
@@ -231,6 +232,19 @@ def _of_query(application: Application, query: LoggedQuery, target: float, *, ex
         evidence = f"{percent(1 - in_time)} of the records of {query.name} are late, for no cause that the log shows"
         findings.append(Finding(query.name, "late", evidence, CHANGES[Cause.UNKNOWN]))
     return findings
+
+
+def _of_time(application: Application, query: LoggedQuery, warm: Sequence[LoggedBatch], target: float) -> Iterator[Finding]:
+    if len(warm) >= LEAST_BATCHES:
+        yield from _of_batches(application, query, warm, target)
+        for rule in RULES:
+            yield from rule(application, query, warm)
+        for aimed in RULES_OF_TARGET:
+            yield from aimed(application, query, warm, target)
+    else:
+        yield from _of_few(application, query, target)
+    yield from _large_limit(query, target)
+    yield from _starved(application, query)
 
 
 # -- time of batches ---------------------------------------------------------------------------------------------------
@@ -246,7 +260,7 @@ def _of_batches(
     for block in blocks:
         traits = _traits(application, query, block, text, option)
         diagnosis = _diagnosed(application, query, block, target, traits)
-        if diagnosis is not None and diagnosis.cause is not Cause.UNKNOWN:
+        if diagnosis is not None and _is_known(application, diagnosis.cause):
             causes.setdefault(diagnosis.cause, []).append(diagnosis)
     shares = {cause: share for cause, each in causes.items() if (share := len(each) / len(blocks)) >= OFTEN}
     for cause, share in shares.items():
@@ -272,7 +286,8 @@ def _large_limit(query: LoggedQuery, target: float) -> Iterator[Finding]:
 def _long_trigger(query: LoggedQuery, warm: Sequence[LoggedBatch]) -> Iterator[Finding]:
     seconds = [batch.seconds for batch in warm or query.batches]
     takes = statistics.median(seconds) if len(warm) >= LEAST_BATCHES else min(seconds)  # few are cold
-    large = "filesink" in query.sink.lower()  # as files should be
+    # As files should be, also of tables and functions.
+    large = any(stage.written for batch in query.batches for stage in batch.stages) or "filesink" in query.sink.lower()
     if query.trigger >= LONG_TRIGGER_S and query.trigger > LONG_TRIGGER * takes and not large:
         evidence = f"{query.name} starts every {format_duration(query.trigger)} a batch that takes {format_duration(takes)}"
         change = f"trigger(availableNow=True) from a scheduler, or an interval near {format_duration(2 * takes)}"
@@ -280,7 +295,7 @@ def _long_trigger(query: LoggedQuery, warm: Sequence[LoggedBatch]) -> Iterator[F
 
 
 def _starved(application: Application, query: LoggedQuery) -> Iterator[Finding]:
-    batches = list(query.batches)[COLD_BATCHES:]
+    batches = list(query.batches)[COLD_BATCHES:] if application.executors else []
     others = [(each.name, list(each.batches)) for each in application.queries.values() if each is not query]
     starved = []
     for batch in batches:
@@ -349,10 +364,14 @@ def _of_late(
     late = [times_of(each) for each, seconds in zip(batches, most, strict=False) if each.seconds > seconds and each.stages]
     if late and len(late) + (query.unfinished > most[-1]) >= LEAST_LATE:
         diagnosis = bottleneck(f"{query.name} is late", late, _traits(application, query, batches))
-        if diagnosis.cause is not Cause.UNKNOWN:
+        if _is_known(application, diagnosis.cause):
             cause = diagnosis.cause
             more, change = _slots(application, query) if cause is Cause.SLOTS else ("", CHANGES[cause])
             yield Finding(query.name, cause.name.lower(), diagnosis.sentence + more, change)
+
+
+def _is_known(application: Application, cause: Cause) -> bool:
+    return cause is not Cause.UNKNOWN and (cause not in OF_SLOTS or bool(application.executors))
 
 
 def _is_late(query: LoggedQuery, block: Sequence[LoggedBatch], target: float) -> bool:
@@ -407,21 +426,23 @@ def _traits(
 
 
 def _partitions(application: Application, query: LoggedQuery, warm: Sequence[LoggedBatch]) -> Iterator[Finding]:
-    shares, tasks, records = [], [], []
-    slots = application.slots(query.batches[-1].start)
-    for batch in warm:
+    shares, tasks, records, had = [], [], [], []
+    for batch in warm if application.executors else ():
+        slots = application.slots(batch.start)
         many = [
             each
             for each in batch.stages
-            if each.times.tasks >= PARTITIONS_A_SLOT * slots
+            if (each.times.shuffled or not each.records)  # the source sets the others
+            and each.times.tasks >= PARTITIONS_A_SLOT * slots
             and each.records < FEW_RECORDS * each.times.tasks
             and each.times.run < SHORT_TASK_S * each.times.tasks
         ]
         shares.append(math.fsum(each.times.seconds for each in many) / max(batch.seconds, 1e-9))
         tasks += [each.times.tasks for each in many]
         records += [each.records / each.times.tasks for each in many]
+        had += [slots] * len(many)
     if tasks and statistics.median(shares) >= PARTITIONS_SHARE:
-        number = round(statistics.median(tasks))
+        number, slots = round(statistics.median(tasks)), round(statistics.median(had))
         evidence = (
             f"{query.name} shuffles to {number} partitions on {counted(slots, 'slot')} with "
             f"{amount(statistics.median(records))} records each, which take {percent(statistics.median(shares))} of a batch"
@@ -488,9 +509,8 @@ def _memory(application: Application, query: LoggedQuery, warm: Sequence[LoggedB
     often = [share for share in shares if share > GC_SHARE]
     if len(often) > SURE * len(warm) and math.fsum(s.gc for batch in warm for s in batch.stages) >= LEAST_GC_S:
         evidence = f"the tasks of {query.name} collect garbage for {percent(statistics.median(often))} of their time"
-        rocks = "rocksdb" in application.settings.get("spark.sql.streaming.stateStore.providerClass", "").lower()
         stateful = any(batch.state > 0 for batch in warm)
-        change = "more memory for executors" + (", or state in RocksDB" if stateful and not rocks else "")
+        change = "more memory for executors" + (", or state in RocksDB" if stateful and not query.rocksdb else "")
         yield Finding(query.name, "garbage", evidence, change)
 
 
@@ -515,12 +535,13 @@ def _failures(application: Application, query: LoggedQuery, warm: Sequence[Logge
 
 def _locality(application: Application, query: LoggedQuery, warm: Sequence[LoggedBatch]) -> Iterator[Finding]:
     wait = application.time("spark.locality.wait", "3s")
-    if len(application.queries) > 1 or application.others or len(application.working) < 2 or wait < LOCALITY_S:
+    if len(application.queries) > 1 or len(application.working) < 2 or wait < LOCALITY_S:
         return  # others may use the slots
     waits = []
     for batch in warm:
-        slots = application.slots(batch.start)
-        delays = [stage.delay for stage in batch.stages if stage.times.tasks <= slots]
+        slots = 0 if application.others_within(batch.start, batch.end) else application.slots(batch.start)
+        times = [stage.times for stage in batch.stages]
+        delays = [stage.delay for stage in batch.stages if sum(t.tasks for t in times if t.overlap(stage.times)) <= slots]
         waits += [max(delays)] if delays and max(delays) >= LOCALITY_PART * wait else []
     if len(waits) >= OFTEN * len(warm):
         evidence = (
@@ -536,20 +557,20 @@ RULES: tuple[Rule, ...] = (_partitions, _state, _lag, _memory, _files, _failures
 
 def _growth(application: Application, query: LoggedQuery, warm: Sequence[LoggedBatch], target: float) -> Iterator[Finding]:
     interval = _interval(query.trigger, target)
-    slots = application.slots(warm[-1].start)
     bound = []
-    for batch in warm:
+    for batch in warm if application.executors else ():
+        slots = application.slots(batch.start)
         narrow = [each.times for each in batch.stages if each.times.tasks <= slots and _even(each.times)]
         if narrow and math.fsum(each.seconds for each in narrow) >= ONE_WAVE * batch.seconds:
-            bound.append((batch.seconds, max(narrow, key=lambda each: each.seconds)))
+            bound.append((batch.seconds, max(narrow, key=lambda each: each.seconds), slots))
     if len(bound) < SURE * len(warm) or (takes := statistics.median(each[0] for each in bound)) < FULL_INTERVAL * interval:
         return
-    tasks = round(statistics.median(stage.tasks for _, stage in bound))
+    tasks, slots = (round(statistics.median(each)) for each in zip(*((s.tasks, had) for _, s, had in bound), strict=True))
     evidence = (
         f"{counted(tasks, 'task')} on {counted(slots, 'slot')} set the {format_duration(takes)} of a batch of "
         f"{query.name}, {percent(takes / interval)} of what it may take: no host makes room for more records"
     )
-    shuffled = statistics.median(stage.shuffled for _, stage in bound) >= 0.5
+    shuffled = statistics.median(stage.shuffled for _, stage, _ in bound) >= 0.5
     change = f"more {more_partitions(shuffled=shuffled, function=query.function)}"
     yield Finding(query.name, "growth", evidence, change)
 
@@ -641,19 +662,22 @@ def _of_dynamic_allocation(application: Application) -> Iterator[Finding]:
     tracking = application.enabled("spark.dynamicAllocation.shuffleTracking.enabled", default=True)
     service = application.enabled("spark.shuffle.service.enabled")  # without need of tracking
     executors, least = application.working, application.settings.get("spark.dynamicAllocation.minExecutors", "0")
-    if not (enabled and tracking) or service or len(executors) < 2:
+    batches = [batch for query in application.queries.values() for batch in query.batches]
+    shuffles = any(stage.times.shuffled for batch in batches for stage in batch.stages)
+    if not (enabled and tracking and shuffles) or service or len(executors) < 2:
         return
+    batches.sort(key=lambda batch: batch.start)
+    idle = statistics.median([b.start - a.end for a, b in pairwise(batches)] or [0.0])
+    pins = idle > application.time("spark.dynamicAllocation.executorIdleTimeout", "60s")
     begun, ended = application.span
     paid = math.fsum(each.cores * max(0.0, min(each.removed, ended) - max(each.added, begun)) for each in executors)
     used = math.fsum(each.run for each in executors)
     stayed = sum(each.removed >= ended for each in executors) - (int(least) if least.isdecimal() else 0)
     if paid and used < LOADED_PART * paid and stayed >= 2:
-        evidence = (
-            f"dynamic allocation with shuffle tracking kept {stayed} executors, which were busy {percent(used / paid)}"
-        )
-        yield Finding(
-            "application", "dynamic allocation", evidence, "spark.dynamicAllocation.shuffleTracking.timeout, or Autopilot"
-        )
+        evidence = f"dynamic allocation kept {stayed} executors, which were busy {percent(used / paid)}: "
+        evidence += "shuffle tracking pins them" if pins else "batches come before they are idle for long"
+        change = "spark.dynamicAllocation." + ("shuffleTracking.timeout" if pins else "maxExecutors")
+        yield Finding("application", "dynamic allocation", evidence, f"{change}, or Autopilot")
 
 
 def _of_remarks(application: Application) -> Iterator[Finding]:

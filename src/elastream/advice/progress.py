@@ -69,6 +69,7 @@ class ProgressReader:
         partitions = sum(len(each) for source in sources for each in _kafka(source, "endOffset").values())
         query.width = max([query.width, partitions, *(int(each.get("numShufflePartitions") or 0) for each in states)])
         if states:
+            query.rocksdb |= any(name.startswith("rocksdb") for each in states for name in each.get("customMetrics") or ())
             query.stateful = str(max(states, key=lambda each: int(each.get("numRowsTotal") or 0)).get("operatorName") or "")
         times = progress.get("eventTime") or {}
         query.add(

@@ -145,21 +145,25 @@ class BatchModel:
     trigger: float = NAN
     limit: float = math.inf
     rests: tuple[tuple[float, ...], ...] = ()
+    of_tasks: bool = True
 
     @classmethod
     def of(
         cls, query: LoggedQuery, batches: Sequence[LoggedBatch], slots: Slots, limit: float = math.inf
     ) -> "BatchModel | None":
         """Calibrate on warm batches; None if there are too few. slots: those of the query by epoch second."""
-        usual = Counter(len(batch.stages) for batch in batches).most_common(1)
-        alike = [batch for batch in batches if len(batch.stages) == usual[0][0]]
+        counts = Counter(len(batch.stages) for batch in batches)
+        # A log may lack the stages of many batches.
+        ((usual, number),) = Counter({each: counts[each] for each in counts if each}).most_common(1) or [(0, 0)]
+        usual = usual if number >= LEAST_CALIBRATED else 0
+        alike = [batch for batch in batches if len(batch.stages) == usual or not usual]
         if len(alike) < LEAST_CALIBRATED:
             return None
         rows, had = np.array([[batch.rows, slots(batch.start)] for batch in alike]).T
-        times = _at_once(alike)
-        model = cls._of_stages(alike, times, rows, had) if usual[0][0] else cls._of_durations(query, alike, rows, had)
+        times = _at_once(alike) if usual else [[] for _ in alike]
+        model = cls._of_stages(alike, times, rows, had) if usual else cls._of_durations(query, alike, rows, had)
         rests = tuple(map(model._rest, alike, times, had.tolist()))
-        return replace(model, rests=rests, trigger=query.trigger, limit=limit)
+        return replace(model, rests=rests, trigger=query.trigger, limit=limit, of_tasks=usual > 0)
 
     @classmethod
     def _of_stages(

@@ -1,7 +1,7 @@
 """Sizing of an application: what other numbers of hosts, and `horizon`, would have done."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ from elastream.advice.application import Application, LoggedBatch, LoggedQuery
 from elastream.advice.service import ANY_TASKS, LEAST_CALIBRATED, Arrivals, BatchModel, Latency, Slots, cross_validated
 from elastream.core.frames import Floats
 from elastream.core.hosts import Billing, HostType
-from elastream.core.wording import counted
+from elastream.core.wording import amount, counted
 from elastream.policies.common.service import MOST_OVERHEAD, Service, planned_seconds
 from elastream.policies.horizon.budget import Grid
 from elastream.policies.horizon.policy import IN_TIME, LEAST_PAST, outlooks_of
@@ -29,6 +29,8 @@ EACH_HOST, MOST_TIMES = 8, 2
 PREDICTED = 4_000
 # Share of the work of a query without a model, from which sizes of the others mislead.
 UNSERVED = 0.1
+# Bytes of state whose memory sizes should not ignore in silence.
+LARGE_STATE = 100e6
 # Seconds between plans of `horizon`, and the start of a host, which a log does not tell.
 PACE_S, HOST_START_S = 15.0, 60.0
 
@@ -150,6 +152,10 @@ def _calibrated(
         warm, limit = query.warm[-PREDICTED:], limits.get(id, math.inf)
         others = math.fsum(each for other, each in work.items() if other != id) / max(ended - begun, 1e-9)
         slots = _left_by(application, others) if tasks else _shared_with(application, others)
+        if query.bounded:
+            lasts = format_duration(query.batches[-1].end - query.batches[0].start)
+            unknown.append(f"sizes for {query.name}: it read what was there, as with availableNow, and ended after {lasts}")
+            continue
         if limit < math.inf and all(math.isnan(batch.behind) for batch in warm):
             unknown.append(f"sizes for {query.name}: its source is limited and does not report what waits")
             continue
@@ -158,14 +164,7 @@ def _calibrated(
             batches = counted(len(warm), "warm batch", "warm batches")
             unknown.append(f"the service of {query.name}: {batches}, and {LEAST_CALIBRATED} are needed")
             continue
-        if len(query.warm) > PREDICTED:
-            unknown.append(f"sizes over all of {query.name}: they are those of its newest {PREDICTED:,} batches")
-        if not any(batch.stages for batch in warm):
-            unknown.append(f"the tasks of {query.name}: what grows with its records is taken to divide over all cores")
-        if query.restless:
-            unknown.append(f"whether {query.name} has a trigger: no batch waited for one, and more hosts may let some wait")
-        if not model.separable:
-            unknown.append(f"how the work of {query.name} grows with its records: all batches had about as many")
+        unknown += _unknown(query, warm, model)
         served.append(_Served(query, warm, model, Arrivals.of(query, warm)))
         errors.append(cross_validated(query, warm, slots, target, limit))
     if len(served) > 1:
@@ -173,6 +172,22 @@ def _calibrated(
     if any(math.isnan(error[0]) for error in errors):
         unknown.append("the error of the sizes: a half of the log is too short to be predicted by the other")
     return served, errors, unknown
+
+
+def _unknown(query: LoggedQuery, warm: Sequence[LoggedBatch], model: BatchModel) -> Iterator[str]:
+    """Yield what the log does not tell about the sizes of a query with a model."""
+    if len(query.warm) > PREDICTED:
+        yield f"sizes over all of {query.name}: they are those of its newest {PREDICTED:,} batches"
+    if not model.of_tasks:
+        yield f"the tasks of {query.name}: what grows with its records is taken to divide over all cores"
+    if math.isnan(warm[-1].behind):
+        yield f"what waits for {query.name}: its source does not report it, and counts as read by each batch"
+    if (state := max(batch.state_bytes for batch in warm)) >= LARGE_STATE:
+        yield f"whether fewer hosts have the memory for {query.name}: its state takes {amount(state / 1e6)} MB"
+    if query.restless:
+        yield f"whether {query.name} has a trigger: no batch waited for one, and more hosts may let some wait"
+    if not model.separable:
+        yield f"how the work of {query.name} grows with its records: all batches had about as many"
 
 
 def _missing(application: Application, served: Sequence[_Served]) -> str:

@@ -39,6 +39,8 @@ CODECS = {b"\x28\xb5\x2f\xfd": "zstd", b"\x1f\x8b": "gzip", b"\x04\x22\x4d\x18":
 LZ4_BLOCK, SNAPPY, LZF = b"LZ4Block", b"\x82SNAPPY\x00", b"ZV"
 # Parts of a rolled log: `events_2_app-1.zstd`, or `events_2_app-1.compact` instead of all parts up to it.
 PART = re.compile(r"events_(\d+)_.*")
+# Databricks names parts by their dates, and the one that is written without.
+LAST_OF_DATABRICKS = "eventlog"
 
 
 def lines_of(source: AnyPath) -> Iterator[bytes]:
@@ -60,6 +62,9 @@ def parts_of(source: AnyPath) -> list[AnyPath]:
         raise InputError(f"there is no file or folder {source}")
     names = sorted(each.name for each in scanned(source))
     numbered = sorted((int(match[1]), name) for name in names if (match := PART.fullmatch(name)))
+    if not numbered and LAST_OF_DATABRICKS in names:
+        dated = [name for name in names if name.startswith(f"{LAST_OF_DATABRICKS}-")]
+        return [source / name for name in (*dated, LAST_OF_DATABRICKS)]
     if not numbered:
         names = [each for each in names if not each.startswith("appstatus_")]
         there = f"give one of what it holds, such as {names[-1]}" if names else "it is empty"
@@ -71,11 +76,16 @@ def parts_of(source: AnyPath) -> list[AnyPath]:
 
 
 def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    rest = b""
+    pieces: list[bytes] = []
     for chunk in chunks:
-        *whole, rest = (rest + chunk).split(b"\n")
-        yield from whole
-    if rest:
+        first, *others = chunk.split(b"\n")
+        pieces.append(first)
+        if others:
+            yield b"".join(pieces)
+            *whole, last = others
+            yield from whole
+            pieces = [last]
+    if rest := b"".join(pieces):
         yield rest
 
 
@@ -191,7 +201,7 @@ def _read_address(address: str) -> Application:
     path, _, rest = parts.path.partition("/api/v1")
     site = Site(urlunsplit((parts.scheme, place, path.rstrip("/"), "", "")), unquote(login))
     named = [each for each in rest.split("/") if each]
-    if query or named[:1] in (["query_range"], ["query"]):
+    if query.keys() & {"query", "step"} or named[:1] in (["query_range"], ["query"]):
         return prometheus.read(source, site, query)
     base, application = spark_page.application_in(site.base, named)
     server = replace(site, base=base)
@@ -205,20 +215,18 @@ def _read_address(address: str) -> Application:
 
 
 def _read_progress(source: str, lines: Iterable[bytes]) -> Application:
-    application = Application(source, "progress of queries")
+    application, first = Application(source, "progress of queries"), ""
     reader = ProgressReader(application)
-    for number, line in enumerate(lines, start=1):
+    for line in lines:
         try:
             entries = json.loads(line)
             for entry in entries if isinstance(entries, list) else [entries]:
                 reader.read(entry.get("progress", entry))
         except MALFORMED as error:
+            first = first or f"the JSON of a StreamingQueryProgress{_why(error)}"
             application.unreadable += 1
-            if number == 1:
-                raise InputError(
-                    f"{source} is no log that can be read: its first line is neither an event of Spark nor the JSON of a "
-                    f"StreamingQueryProgress{_why(error)}"
-                ) from None
+    if first and not any(query.batches for query in application.queries.values()):
+        raise InputError(f"{source} is no log that can be read: its first line is neither an event of Spark nor {first}")
     return application
 
 
@@ -236,6 +244,8 @@ def _check(application: Application) -> None:
     if application.queries:
         application.unknown += [f"anything of {name}: it has no finished batch" for name in names]
         return
+    if application.continuous:
+        raise InputError(f"{application.source} has a query with a continuous trigger: advice is for micro-batches")
     if names:
         which = f"{len(names)} streaming queries" if len(names) > 1 else "streaming query"
         first = f"; the first had run for {format_duration(longest)} when the log ended" if longest else ""

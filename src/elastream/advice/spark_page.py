@@ -57,8 +57,7 @@ def read(source: str, site: Site, name: str) -> Application:
         application.id, application.version = str(about["id"]), str(attempt.get("appSparkVersion", ""))
         application.begun = MILLI * attempt["startTimeEpoch"]
         application.settings = {str(k): str(v) for k, v in site.json(f"{rest}/environment")["sparkProperties"]}
-        for each in site.json(f"{rest}/allexecutors"):
-            _add_executor(application, each)
+        executors = site.json(f"{rest}/allexecutors")
         jobs = site.json(f"{rest}/jobs")
         application.jobs = len(jobs)
         spans = [(_time(each["submissionTime"]), _time(each["completionTime"])) for each in jobs if _is_foreign(each)]
@@ -68,6 +67,9 @@ def read(source: str, site: Site, name: str) -> Application:
         for progress in _progress(site, path):
             by_number = stages.get(_key(progress), {})
             reader.read(progress, [by_number[number] for number in sorted(by_number)])
+        if any(query.batches for query in application.queries.values()):
+            for each in executors:
+                _add_executor(application, each)
     except MALFORMED as error:
         raise InputError(f"{source} answers in a form that is not Spark's: {type(error).__name__} {error}") from None
     return application
@@ -87,12 +89,14 @@ def _about(source: str, site: Site, name: str) -> Json:
 
 
 def _add_executor(application: Application, each: Json) -> None:
+    """Add an executor. Its tasks ran as much in the time of the batches as on average."""
     if each["totalCores"] > 0:
         removed = _time(each["removeTime"]) if each.get("removeTime") else float("inf")
-        reason = str(each.get("removeReason", ""))
-        run = MILLI * each["totalDuration"]
-        id = str(each["id"])
-        application.executors[id] = Executor(id, float(each["totalCores"]), _time(each["addTime"]), removed, reason, run)
+        reason, id, added = str(each.get("removeReason", "")), str(each["id"]), _time(each["addTime"])
+        begun, ended = application.span
+        until = min(removed, ended)
+        run = MILLI * each["totalDuration"] * max(0.0, until - max(added, begun)) / max(1e-9, until - added)
+        application.executors[id] = Executor(id, float(each["totalCores"]), added, removed, reason, run)
 
 
 def _time(text: str) -> float:

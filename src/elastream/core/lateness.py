@@ -97,6 +97,10 @@ class StageTimes:
     def seconds(self) -> float:
         return self.ended - self.begun
 
+    def overlap(self, other: "StageTimes") -> float:
+        """Return the seconds for which both stages lasted."""
+        return max(0.0, min(self.ended, other.ended) - max(self.begun, other.begun))
+
 
 @dataclass(frozen=True, slots=True)
 class BatchTimes:
@@ -229,12 +233,12 @@ def _of_tasks(claim: str, batches: Sequence[BatchTimes], traits: QueryTraits) ->
     slots, by_cause = traits.slots, dict[Cause, list[StageTimes]]()
     for batch in batches:
         for stage in batch.stages:
-            by_cause.setdefault(_of_stage(stage, traits), []).append(stage)
+            by_cause.setdefault(_of_stage(stage, batch, traits), []).append(stage)
     seconds = {cause: math.fsum(stage.seconds for stage in stages) for cause, stages in by_cause.items()}
     cause = max(seconds, key=lambda each: seconds[each])
     if seconds[cause] < CRITICAL * math.fsum(seconds.values()):
         return Diagnosis()
-    of_batches = [[stage for stage in batch.stages if _of_stage(stage, traits) is cause] for batch in batches]
+    of_batches = [[stage for stage in batch.stages if _of_stage(stage, batch, traits) is cause] for batch in batches]
     longest = [max(each, key=lambda stage: stage.seconds) for each in of_batches if each]
     stage = sorted(longest, key=lambda stage: stage.seconds)[(len(longest) - 1) // 2]
     match cause:
@@ -252,10 +256,12 @@ def _of_tasks(claim: str, batches: Sequence[BatchTimes], traits: QueryTraits) ->
     return Diagnosis(Cause.HOSTS, sentence=f"{claim}, as its tasks fill {counted(slots, 'slot')}{waits}")
 
 
-def _of_stage(stage: StageTimes, traits: QueryTraits) -> Cause:
+def _of_stage(stage: StageTimes, batch: BatchTimes, traits: QueryTraits) -> Cause:
     slots = traits.slots
     dominated = stage.longest > LONG_SHARE * stage.seconds
-    if not dominated and stage.run < FILLED * slots * stage.seconds:
+    # Stages that run at once share the slots.
+    run = math.fsum(each.run * each.overlap(stage) / each.seconds for each in batch.stages if each.seconds > 0)
+    if not dominated and run < FILLED * slots * stage.seconds:
         return Cause.MANY_TASKS if stage.tasks > MANY_TASKS * slots else Cause.SLOTS
     if dominated and stage.tasks > 1 and stage.longest > LONG_TASK * _mean_of_others(stage):
         return Cause.LONG_TASK
