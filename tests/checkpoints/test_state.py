@@ -1,5 +1,6 @@
 """State of checkpoints, read from files as Spark writes them."""
 
+import errno
 import json
 import math
 import os
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from elastream.checkpoints.repartition import FORMAT, _exchange, check_repartition, in_format
+from elastream.checkpoints.repartition import FORMAT, _exchange, _link, check_repartition, in_format
 from elastream.checkpoints.state import PROVIDER, ROCKSDB, WIDTH, checkpoint_state, checkpoints_of
 from elastream.errors import EnvironmentProblem, InputError
 from support.commands import invoke
@@ -61,6 +62,46 @@ def test_memory_store_tells_no_rows(tmp_path: Path) -> None:
     state = checkpoint_state(folder)
     assert math.isnan(state.operators[0].rows)
     assert any("RocksDB only" in sentence for sentence in state.remarks())
+
+
+def test_counts_of_a_join_are_no_rows(tmp_path: Path) -> None:
+    partition = checkpoint(tmp_path / "c", rows=(5,)) / "state" / "0" / "0"
+    for name in ("left-keyToNumValues", "left-keyWithIndexToValue"):
+        shutil.copytree(partition, tmp_path / name)
+        (tmp_path / name).rename(partition / name)
+    (operator,) = checkpoint_state(tmp_path / "c").operators
+    assert operator.rows == 10
+
+
+def test_changes_of_a_batch_that_ran_again_count_once(tmp_path: Path) -> None:
+    partition = checkpoint(tmp_path / "c", rows=(5,), logs=0) / "state" / "0" / "0"
+    for name, content, at in (("a", b"1", 1), ("b", b"123", 2)):
+        (partition / f"3_{name}.changelog").write_bytes(content)
+        os.utime(partition / f"3_{name}.changelog", (at, at))
+    (part,) = checkpoint_state(tmp_path / "c").operators[0].partitions
+    assert (part.logs, part.bytes) == (1, 5000 + (partition / "1.zip").stat().st_size + 3)
+
+
+def test_folder_that_may_not_be_read_is_one_sentence(tmp_path: Path, monkeypatch) -> None:
+    folder = checkpoint(tmp_path / "c", rows=(1,))
+
+    def refused(path: Path) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_dir", refused)
+    done = invoke("state", str(folder))
+    assert done.exit_code == 2
+    assert done.stderr.count("\n") == 1
+    assert "Permission denied" in done.stderr
+
+
+def test_state_on_another_disk_is_copied(tmp_path: Path, monkeypatch) -> None:
+    def refused(source: str, target: str) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", refused)
+    shutil.copytree(checkpoint(tmp_path / "c", rows=(1,)), tmp_path / "d", copy_function=_link)
+    assert checkpoint_state(tmp_path / "d").megabytes == checkpoint_state(tmp_path / "c").megabytes
 
 
 def test_rows_that_rocksdb_does_not_track_are_unknown(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import http.client
 import http.server
 import json
 import threading
+from datetime import UTC, datetime
 
 import pytest
 
@@ -39,6 +40,24 @@ def test_time_in_a_notice_is_its_deadline(text):
 @pytest.mark.parametrize("text", ["", " \n", "FALSE", "none", "null", "{}", '{"DocumentIncarnation": 3, "Events": []}'])
 def test_empty_answer_is_no_notice(text):
     assert parse_notice(text, NOON) is None
+
+
+def test_pause_of_a_machine_is_no_notice():
+    event = {"EventType": "Freeze", "NotBefore": "Mon, 19 Sep 2016 18:29:47 GMT", "Resources": []}
+    assert parse_notice(json.dumps({"Events": [event]}), 0.0) is None
+
+
+def test_old_event_hides_no_coming_one():
+    times = [{"NotBefore": datetime.fromtimestamp(at, UTC).isoformat()} for at in (NOON - 120, NOON + 30)]
+    assert parse_notice(json.dumps(times), NOON, now=NOON).deadline == NOON + 30
+
+
+def test_starting_host_without_an_address_is_not_read():
+    poller = NoticePoller("/notices/{address}", Alarms(lambda: 0.0), read=lambda location: "TRUE")
+    poller._thread = threading.current_thread()
+    poller.mark({**HOSTS, "h3": HostStatus("small", Phase.STARTING)})
+    poller.poll()
+    assert poller._notices.keys() == {"h1", "h2"}
 
 
 @pytest.mark.parametrize(

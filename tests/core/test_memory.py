@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from elastream.core.frames import Frame
 from elastream.core.memory import RESERVE, StateMoves, memory_uses, room_by_host, shortage
 from elastream.core.metrics import Metric
+from elastream.core.observation import Standby
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
 from elastream.dataflow.stages import lay_out
@@ -42,6 +43,26 @@ def test_state_that_still_leaves_a_draining_host_needs_room_too():
     at = [0, 1, 2, 0, 1, 2]
     assert shortage(observed(at, heap=1000.0), {"h3"}) == ""
     assert shortage(observed(at, heap=1000.0, drains=("h2",)), {"h3"}) != ""
+
+
+def test_host_with_unknown_memory_takes_none():
+    observation = observed([0, 1, 2], heap=1000.0, heap_limit=[700.0, 700.0, float("nan")])
+    assert shortage(observation, {"h1"}) != ""
+    assert shortage(observed([0, 1, 2], heap=1000.0, heap_limit=[float("nan")] * 3), {"h1"}) == ""
+
+
+def test_copies_of_state_need_room_too():
+    standby = Standby(task=[0, 1, 2], host=[2, 2, 2], lag=[0.0] * 3, megabytes=[200.0] * 3)
+    assert shortage(observed([0, 1, 2], heap=900.0), {"h3"}) == ""
+    assert shortage(replace(observed([0, 1, 2], heap=900.0), standby=standby), {"h3"}) != ""
+    native = {"native": 300.0, "heap_limit": [300.0] * 3}
+    assert shortage(observed([0, 1, 2], **native), {"h3"}) == ""
+    assert shortage(observed([0, 1, 2], copies_memory=[500.0] * 3, **native), {"h3"}) != ""
+
+
+def test_host_that_others_than_state_fill_is_not_filled_by_state():
+    (use,) = memory_uses(observed([0, 1], native=10.0, heap_limit=[1200.0, 300.0]))
+    assert use.until_full(np.array([0, 1])) > 100
 
 
 def test_large_partition_fits_no_host_although_the_sum_would():

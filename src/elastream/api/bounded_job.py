@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import wraps
 from typing import Any, cast
-from urllib.parse import unquote, urlsplit
 from weakref import WeakSet
 
 from pyspark.sql import SparkSession
@@ -22,6 +21,7 @@ from elastream.errors import InputError
 from elastream.freshness.wakes import RunReporter, SourceSpec
 from elastream.spark.jvm.driver_side import Java, StartedQueries
 from elastream.spark.jvm.session import BOUNDED_SETTINGS
+from elastream.spark.telemetry.state_files import local_path
 
 # Formats of Spark's file source.
 FILES = frozenset({"text", "csv", "json", "parquet", "orc", "xml", "avro", "binaryfile"})
@@ -91,10 +91,9 @@ class JobQueries:
             self.reporter.started()
 
     def _add(self, query: StreamingQuery, execution: Java) -> None:
-        address = urlsplit(str(execution.resolvedCheckpointRoot()))
-        checkpoint = unquote(address.path)
-        if address.scheme not in ("", "file"):
-            raise InputError(f"freshness: the checkpoint {address.geturl()} is not on this machine")
+        address = str(execution.resolvedCheckpointRoot())
+        if (checkpoint := local_path(address)) is None:
+            raise InputError(f"freshness: the checkpoint {address} is not on this machine")
         if checkpoint.rpartition("/")[2].startswith(TEMPORARY):
             raise InputError("freshness: a query has no checkpointLocation, from which the next run would continue")
         specs = [spec_of(source, checkpoint, number) for number, source in enumerate(sources_of(execution))]
@@ -102,7 +101,7 @@ class JobQueries:
 
     def _add_pipeline(self, executions: Sequence[Java]) -> None:
         """Add the queries of flows, without sources that another flow writes."""
-        written = {urlsplit(match[1]).path for each in executions if (match := FILE_SINK.fullmatch(str(each.sink())))}
+        written = {local_path(match[1]) for each in executions if (match := FILE_SINK.fullmatch(str(each.sink())))}
         for execution in executions:
             self._add(StreamingQuery(execution), execution)
             query, specs = self._queries.pop()
@@ -157,17 +156,10 @@ def spec_of(relation: Java, checkpoint: str, number: int) -> SourceSpec:
         source = relation.dataSource()
         name, options = str(source.className()), source.options()
         path = options.get("path")
-        if name.lower() in FILES and path.isDefined():
-            place = urlsplit(str(path.get()))
-            if place.scheme in ("", "file"):
-                pattern = options.get("pathGlobFilter")
-                return SourceSpec(
-                    "files",
-                    unquote(place.path),
-                    checkpoint,
-                    number,
-                    names=str(pattern.get()) if pattern.isDefined() else "",
-                )
+        if name.lower() in FILES and path.isDefined() and (place := local_path(str(path.get()))) is not None:
+            pattern = options.get("pathGlobFilter")
+            names = str(pattern.get()) if pattern.isDefined() else ""
+            return SourceSpec("files", place, checkpoint, number, names=names)
     raise InputError(
         f"freshness: source {number} of a query ({name}) cannot be watched between runs: only files of this machine and "
         "subscribed Kafka topics without a login can"

@@ -32,7 +32,7 @@ import numpy as np
 from elastream.checkpoints.state import CheckpointState, checkpoint_state
 from elastream.clouds.local.java import cache_folder
 from elastream.core.width import PauseLimit, TooLong
-from elastream.errors import EnvironmentProblem, InputError, first_line
+from elastream.errors import EnvironmentProblem, InputError, first_line, in_one_line
 from elastream.spark.jvm.releases import release_of
 
 if TYPE_CHECKING:
@@ -130,9 +130,11 @@ def check_repartition(
     if state.committed < 0 or (state.committed < state.batch and not skip_open_batch):
         remedy = "let the query end it, or skip it (--skip-open-batch) if the sink tolerates that its records come again"
         raise InputError(f"batch {state.batch} of {name} is not committed: {remedy}")
+    if stopped:
+        return
     # Tasks write to the folders of state partitions when they begin and end.
     age = time.time() - max(os.stat(folder).st_mtime for folder, _, _ in os.walk(name))
-    if age < max(QUIET_S, _longest_gap(name) if state.committed < state.batch else 0.0) and not stopped:
+    if age < max(QUIET_S, _longest_gap(name) if state.committed < state.batch else 0.0):
         raise InputError(f"{name} was written {age:.0f} s ago: stop the query first")
 
 
@@ -215,7 +217,10 @@ def repartition(
     try:
         with _cancelled_by(spark, limit) as check, in_format(spark.conf, folder / "commits" / str(state.committed)):
             shutil.rmtree(copy, ignore_errors=True)
-            shutil.copytree(folder, copy, copy_function=_link)
+            try:
+                shutil.copytree(folder, copy, copy_function=_link)
+            except OSError as error:
+                raise EnvironmentProblem(f"{folder} cannot be copied beside itself: {in_one_line(error)}") from error
             say(f"repartitioning from {state.width} to {partitions}")
             try:
                 spark._streamingCheckpointManager.repartition(str(copy), partitions, not skip_open_batch)
@@ -297,9 +302,10 @@ def in_format(conf: "RuntimeConfig", commit: Path) -> Iterator[None]:
 
 def _link(source: str, target: str) -> None:
     if f"{os.sep}state{os.sep}" in source and "_metadata" not in source:
-        os.link(source, target)
-    else:
-        shutil.copy2(source, target)
+        with suppress(OSError):  # state on another disk, or a file system without links
+            os.link(source, target)
+            return
+    shutil.copy2(source, target)
 
 
 def _compare(spark: "SparkSession", state: CheckpointState, copy: Path) -> int:

@@ -53,7 +53,7 @@ def repartition(context: typer.Context, place: Place, partitions: Partitions, sk
     tolerate repeated ones, as updated results do.
     """
     from elastream.api.folder import PARTITIONS
-    from elastream.checkpoints.repartition import check_release, states_to_change
+    from elastream.checkpoints.repartition import Repartitioned, check_release, states_to_change, undo
     from elastream.checkpoints.repartition import repartition as change
     from elastream.checkpoints.state import checkpoints_of, local_folder
     from elastream.recording.directory import RunDirectory
@@ -77,8 +77,15 @@ def repartition(context: typer.Context, place: Place, partitions: Partitions, sk
         if version := installed():
             check_release(version)  # before the seconds of a session
         spark = stack.enter_context(_session())
-        for name, each in changing.items():
-            done = change(spark, each.folder, partitions, say, skip_open_batch=skip_open_batch)
+        changed: dict[str, Repartitioned] = {}
+        try:
+            for name, each in changing.items():
+                changed[name] = change(spark, each.folder, partitions, say, skip_open_batch=skip_open_batch)
+        except BaseException:
+            for name, done in reversed(changed.items()):
+                undo(changing[name].folder.resolve(), done)
+            raise
+        for name, done in changed.items():
             query = f"{name}: " if name else ""
             typer.echo(
                 f"{query}{counted(done.rows, 'row')} of state, equal before and after, in {counted(done.new, 'partition')} "

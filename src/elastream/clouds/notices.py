@@ -86,13 +86,16 @@ def read_notice(location: str) -> str:
         return ""
 
 
-def parse_notice(text: str, since: float, address: str = "", all_: Collection[str] = ()) -> Notice | None:
+def parse_notice(
+    text: str, since: float, address: str = "", all_: Collection[str] = (), now: float = -math.inf
+) -> Notice | None:
     """Return the notice in `text`, or None.
 
     Args:
         since: Epoch second from which a notice without a time counts.
         address: Of the host. Azure's events of other machines do not count, as far as addresses tell.
         all_: Addresses of all hosts.
+        now: Epoch second at which times are compared.
     """
     text = text.strip()
     if text.lower() in NONE_TEXTS:
@@ -101,12 +104,20 @@ def parse_notice(text: str, since: float, address: str = "", all_: Collection[st
     with contextlib.suppress(ValueError, RecursionError):
         document = json.loads(text)
     if isinstance(document, dict) and isinstance(events := document.get("Events"), list):  # Azure's scheduled events
-        document["Events"] = [each for each in events if not _of_others(each, address, all_)]
+        document["Events"] = [each for each in events if not _is_pause(each) and not _of_others(each, address, all_)]
         if not document["Events"]:
             return None
     times = [at for value in _times(document) if (at := _moment(value)) is not None]
     words = "" if isinstance(document, dict | list) else " ".join(text.split())[:80]
-    return Notice(min(times), "") if times else Notice(since + UNTIMED_S, words)
+    if not times:
+        return Notice(since + UNTIMED_S, words)
+    # An old event may stand beside one that comes.
+    return Notice(min((at for at in times if at > now - STALE_S), default=max(times)))
+
+
+def _is_pause(event: Any) -> bool:
+    """Return True for an event of Azure that stops a machine for seconds, and loses nothing."""
+    return isinstance(event, dict) and event.get("EventType") == "Freeze"
 
 
 def _of_others(event: Any, address: str, all_: Collection[str]) -> bool:
@@ -188,7 +199,8 @@ class NoticePoller:
 
     def mark(self, hosts: Mapping[str, HostStatus]) -> Mapping[str, HostStatus]:
         """Return `hosts`, those with a notice recalled; poll for these from now on."""
-        self._hosts = {name: status for name, status in hosts.items() if status.there}
+        by_address = "{address}" in self._template  # a starting host has none yet
+        self._hosts = {name: each for name, each in hosts.items() if each.there and (each.address or not by_address)}
         if self._thread is None and self._hosts:
             self._thread = AlarmedThread(self._alarms, "elastream-notices", self._run)
             self._thread.start()
@@ -206,7 +218,7 @@ class NoticePoller:
                 errors.append(text)
                 text = before[0]  # a host that is taken away may take its endpoint along
             first_read[name] = before if text == before[0] else (text, self._wall())
-            notice = parse_notice(*first_read[name], addresses[name], addresses.values())
+            notice = parse_notice(*first_read[name], addresses[name], addresses.values(), self._wall())
             if notice is not None and notice.deadline > self._wall() - STALE_S:
                 notices[name] = notice
         self._notices, self._first_read = notices, first_read

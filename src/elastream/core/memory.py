@@ -50,7 +50,7 @@ class MemoryUse:
     def until_full(self, at: Integers) -> float:
         """Return the MB by which state may grow in its proportions until a host is full. `at`: host by task."""
         state = np.bincount(at[at >= 0], self.tasks[at >= 0], len(self.used))
-        holds = state > 0
+        holds = (state > 0) & ~(self.used - state > self.limit)  # others than state fill some
         left = (self.limit - self.used)[holds] * self.total / state[holds]
         return max(0.0, float(np.nanmin(left))) if holds.any() and not np.isnan(left).all() else math.inf
 
@@ -83,6 +83,7 @@ def memory_uses(observation: Observation, ahead: float = 0.0) -> tuple[MemoryUse
         python = np.nan_to_num(hosts.column(Metric.PYTHON_MEMORY))
         # The heap grows to its limit, whatever it holds now.
         others = np.nan_to_num(hosts.column(Metric.OFF_HEAP))  # unknown after minutes without a task
+        others = others + np.nan_to_num(hosts.column(Metric.COPIES_MEMORY))
         reserved = hosts.column(Metric.HEAP_LIMIT) + others + python + _by_host(observation, native)
         measured, limit = hosts.column(Metric.MEMORY), hosts.column(Metric.MEMORY_LIMIT)
         used = np.fmax(measured, reserved)
@@ -138,24 +139,26 @@ class Fit:
 
 
 def fits(observation: Observation, ahead: float, reserve: float, leaving: Collection[str] = ()) -> Iterator[Fit]:
-    """Yield whether state fits on the hosts that stay, by kind of memory that is known on all of them.
+    """Yield whether state fits on the hosts that stay, by kind of memory that is known on one of them.
 
     Args:
         ahead: Seconds for which growing state grows.
         reserve: Share of each limit to leave free.
         leaving: Hosts whose state moves, besides draining ones.
     """
-    rows, tasks = observation.hosts.rows, observation.tasks
+    rows, tasks, standby = observation.hosts.rows, observation.tasks, observation.standby
     going = {*leaving, *(name for name, lease in observation.leases.items() if lease.state in MOVING)}
     at = [rows[host] for host in observation.usable if host not in going and host in rows]
-    away = np.isin(tasks.host, [rows[host] for host in going if host in rows])
+    away, gone = (np.isin(each, [rows[host] for host in going if host in rows]) for each in (tasks.host, standby.host))
+    copies = standby.megabytes[gone & (standby.megabytes > 0)].tolist()  # others make them anew
     for use in memory_uses(observation, ahead) if at else ():
-        most, excess = use.up_to(reserve), (-use.room)[at].tolist()
-        room, moving = (most - use.used)[at].tolist(), use.tasks[away].tolist()
-        if any(map(math.isnan, room)):
+        known = [host for host in at if not math.isnan(use.room[host])]  # a new host tells its limit after seconds
+        most, excess = use.up_to(reserve), (-use.room)[known].tolist()
+        room, moving = (most - use.used)[known].tolist(), [*use.tasks[away].tolist(), *copies]
+        if not known:
             continue
-        need, spilled, full = float(use.used[at].sum()) + math.fsum(moving), list[float](), set[int]()
-        for host, row in enumerate(at):
+        need, spilled, full = float(use.used[known].sum()) + math.fsum(moving), list[float](), set[int]()
+        for host, row in enumerate(known):
             pieces = spill(use.tasks[tasks.host == row].tolist(), -room[host], excess[host]) if room[host] < 0 else ()
             spilled += [size for _, size in pieces]
             full |= {host} if room[host] < 0 else set()
@@ -165,7 +168,7 @@ def fits(observation: Observation, ahead: float, reserve: float, leaving: Collec
             use.kind,
             len(at),
             need,
-            float(most[at].sum()),
+            float(most[known].sum()),
             stuck=max((size for size, _ in without), default=0.0),
             missing=math.fsum(size for size, _ in without),
             staying=math.fsum(size for size, stays in without if stays),

@@ -63,6 +63,14 @@ def test_executor_that_goes_has_a_deadline_or_half_a_minute():
     assert cluster._notices == {"4": (1100.0 + UNTIMED_S, "its pod is a target")}
 
 
+def test_time_that_was_left_at_first_does_not_slide():
+    cluster, _, clock = watch(*[[["3", "+60000", "its node is being decommissioned"]]] * 3)
+    for _ in range(3):
+        cluster.renew()
+        clock.advance(10.0)
+    assert cluster._notices["3"][0] == 1100.0 + 60.0
+
+
 def test_executors_with_state_are_protected_until_they_hold_none():
     cluster, calls, _ = watch([], [], [], [])
     for holding in ({"2", "1"}, {"2", "1"}, {"2"}, set()):

@@ -400,12 +400,20 @@ def test_query_that_a_limit_holds_back_is_neither_late_nor_in_time(query, driver
     assert not query.timed
 
 
-def test_stores_report_rows_and_bytes_in_the_heap_and_outside(driver, query):
+@pytest.mark.parametrize(
+    ("told", "stored"),
+    [
+        ((1, "40", "3000000", "1"), (40, 3.0, 0.0)),
+        ((2, "80", "6000000", "1"), (40, 3.0, 0.0)),  # a function computed the batch twice
+        ((1, "40", "3000000", "0"), (40, 0.0, 3.0)),
+        ((1, "0", "3000000", "0"), (math.nan, 0.0, 3.0)),  # not counted
+    ],
+)
+def test_stores_report_rows_and_bytes_in_the_heap_and_outside(driver, query, told, stored):
     query.stages = {"q/count0": STAGE}
-    position = STAGE.operators[0].position
-    driver.state = [["2500"], [str(position), "40", "3000000", "1"]]
+    times, *figures = told
+    driver.state = [["2500"], [str(STAGE.operators[0].position), str(times * STAGE.partitions), *figures]]
     driver.ended = [(0, EPOCH, 100, 1.0, 0)]
     query.look()
-    stored = query.loads(EPOCH + 1)["q/count0"].stored
-    assert (stored.rows, stored.heap, stored.off_heap) == (40, 3.0, 0.0)
+    assert tuple(query.loads(EPOCH + 1)["q/count0"].stored) == pytest.approx(stored, nan_ok=True)
     assert largest_lag([query]) == 2.5

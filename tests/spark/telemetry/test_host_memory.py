@@ -192,7 +192,9 @@ def context(master, **settings):
     def megabytes(name, default):
         return int(settings.get(name.removeprefix("spark."), default).removesuffix("m"))
 
-    conf = SimpleNamespace(get=lambda name, default: default, getSizeAsMb=megabytes)
+    conf = SimpleNamespace(
+        get=lambda name, default: settings.get(name.removeprefix("spark."), default), getSizeAsMb=megabytes
+    )
     return SimpleNamespace(master=lambda: master, conf=lambda: conf, executorMemory=lambda: 1000)
 
 
@@ -200,3 +202,12 @@ def test_container_holds_the_heap_and_its_overhead():
     assert container_size(context("yarn")) == (1000 + 384) * 2**20 / 1e6
     assert container_size(context("k8s://x", **{"executor.memoryOverhead": "500m"})) == 1500 * 2**20 / 1e6
     assert container_size(context("spark://x")) is None
+
+
+def test_pods_of_python_jobs_have_more_overhead():
+    python = {"kubernetes.memoryOverheadFactor": "0.4", "executor.minMemoryOverhead": "100m"}
+    assert container_size(context("k8s://x", **python)) == (1000 + 400) * 2**20 / 1e6
+    assert container_size(context("yarn", **python)) == (1000 + 100) * 2**20 / 1e6
+    unused = {"memory.offHeap.size": "500m"}
+    assert container_size(context("yarn", **unused)) == (1000 + 384) * 2**20 / 1e6
+    assert container_size(context("yarn", **unused, **{"memory.offHeap.enabled": "true"})) == (1000 + 884) * 2**20 / 1e6

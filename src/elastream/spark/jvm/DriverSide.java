@@ -254,8 +254,8 @@ public static String batches(Object execution, long after) {
 }
 
 /**
- * State of a query after its newest batch: lines "position rows bytes heap" of each stateful operator, by tabs, heap as 1
- * unless RocksDB holds it, after a line "lag": milliseconds by which the watermark
+ * State of a query after its newest batch: lines "position tasks rows bytes heap" of each stateful operator, by tabs, heap as
+ * 1 unless RocksDB holds it, after a line "lag": milliseconds by which the watermark
  * trails the batch's start, empty without a watermark.
  */
 public static String state(Object execution) {
@@ -270,7 +270,7 @@ public static String state(Object execution) {
     for (int i = 0; i < last.stateOperators().length; i++) {
         org.apache.spark.sql.streaming.StateOperatorProgress each = last.stateOperators()[i];
         boolean heap = !each.customMetrics().containsKey("rocksdbPutCount");
-        out.append(i).append('\t').append(each.numRowsTotal()).append('\t').append(each.memoryUsedBytes()).append('\t')
+        out.append(i).append('\t').append(each.numShufflePartitions()).append('\t').append(each.numRowsTotal()).append('\t').append(each.memoryUsedBytes()).append('\t')
             .append(heap ? 1 : 0).append('\n');
     }
     return out.toString();

@@ -117,7 +117,7 @@ private static java.util.HashMap taints(io.fabric8.kubernetes.client.KubernetesC
             java.util.List taints = node.getSpec().getTaints();
             for (int k = 0; k < taints.size(); k++) {
                 String key = ((io.fabric8.kubernetes.api.model.Taint) taints.get(k)).getKey();
-                if (ENDING.contains(" " + key + " ")) tainted.put(node.getMetadata().getName(), key);
+                if (ENDING.contains(" " + key + " ") || key.startsWith("aws-node-termination-handler/")) tainted.put(node.getMetadata().getName(), key);
             }
         }
     } catch (io.fabric8.kubernetes.client.KubernetesClientException refused) { }
@@ -125,8 +125,7 @@ private static java.util.HashMap taints(io.fabric8.kubernetes.client.KubernetesC
 }
 
 private static final String ENDING = " karpenter.sh/disrupted karpenter.sh/disruption ToBeDeletedByClusterAutoscaler"
-    + " aws-node-termination-handler/spot-itn cloud.google.com/impending-node-termination"
-    + " node.cloudprovider.kubernetes.io/shutdown ";
+    + " cloud.google.com/impending-node-termination node.cloudprovider.kubernetes.io/shutdown ";
 
 /** Annotate the pods of these executors (ids by commas) against consolidation, and no others that this has annotated. */
 public static String protect(Object context, String ids) throws Exception {

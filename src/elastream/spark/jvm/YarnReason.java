@@ -40,7 +40,7 @@ public static String reason(Object context, int registered) throws Exception {
 }
 
 /**
- * Executors on nodes that YARN decommissions: lines "executor milliseconds reason", by tabs. What YARN preempts it tells the
+ * Executors on nodes that YARN decommissions: lines "executor +milliseconds reason", by tabs, from the first time. What YARN preempts it tells the
  * application master alone.
  */
 public static String notices(Object context) throws Exception {
@@ -53,8 +53,8 @@ public static String notices(Object context) throws Exception {
         for (int i = 0; i < nodes.size(); i++) {
             org.apache.hadoop.yarn.api.records.NodeReport node = (org.apache.hadoop.yarn.api.records.NodeReport) nodes.get(i);
             Integer left = node.getDecommissioningTimeout();
-            ends.put(node.getNodeId().getHost(),
-                left == null ? "" : "" + (System.currentTimeMillis() + 1000L * left.intValue()));
+            // The whole time-out, not what is left of it; without an end it waits for the application's, which has none.
+            ends.put(node.getNodeId().getHost(), left == null ? "" : "+" + 1000L * (left < 0 ? 3600 : left.intValue()));
         }
         StringBuilder out = new StringBuilder();
         scala.collection.immutable.Seq all = spark.statusStore().executorList(true);

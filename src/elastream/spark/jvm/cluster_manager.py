@@ -135,8 +135,9 @@ class ClusterWatch:
         try:
             notices, first_told = {}, dict[str, float]()
             for executor, milliseconds, reason in self._ask("notices"):
-                first_told[executor] = self._first_told.get(executor, self._wall())
-                at = int(milliseconds) / 1e3 if milliseconds else first_told[executor] + UNTIMED_S
+                first = first_told[executor] = self._first_told.get(executor, self._wall())
+                at = int(milliseconds or 1e3 * UNTIMED_S) / 1e3
+                at = at if milliseconds[:1].isdigit() else first + at  # of others it is the time that was left
                 notices[executor] = at, reason
             self._notices, self._first_told = notices, first_told
             if holders != self._protected:

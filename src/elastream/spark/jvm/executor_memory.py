@@ -82,8 +82,12 @@ def container_size(context: Java) -> float | None:
     if not str(context.master()).startswith(("yarn", "k8s://")):
         return None
     settings, heap = context.conf(), int(context.executorMemory())
-    factor = float(settings.get("spark.executor.memoryOverheadFactor", str(OVERHEAD_FACTOR)))
-    overhead = int(settings.getSizeAsMb("spark.executor.memoryOverhead", f"{max(MIN_OVERHEAD_MIB, int(heap * factor))}m"))
-    buffers = int(settings.getSizeAsMb("spark.memory.offHeap.size", "0m"))
+    pods = str(context.master()).startswith("k8s://")  # where submission sets the older name, to 0.4 for Python
+    usual = settings.get("spark.kubernetes.memoryOverheadFactor", str(OVERHEAD_FACTOR)) if pods else str(OVERHEAD_FACTOR)
+    factor = float(settings.get("spark.executor.memoryOverheadFactor", usual))
+    least = int(settings.getSizeAsMb("spark.executor.minMemoryOverhead", f"{MIN_OVERHEAD_MIB}m"))
+    overhead = int(settings.getSizeAsMb("spark.executor.memoryOverhead", f"{max(least, int(heap * factor))}m"))
+    off_heap = str(settings.get("spark.memory.offHeap.enabled", "false")) == "true"
+    buffers = int(settings.getSizeAsMb("spark.memory.offHeap.size", "0m")) if off_heap else 0
     python = int(settings.getSizeAsMb("spark.executor.pyspark.memory", "0m"))
     return (heap + overhead + buffers + python) * MIB / MB

@@ -71,6 +71,10 @@ ONE_CORE_JVM = (
     "-XX:Tier4BackEdgeThreshold=400000",
 )
 
+# Gives back what RocksDB freed, with a Java that can. In an hour of moves glibc kept 150 MB of free pages in two arenas,
+# and hosts could not go.
+TRIMMED = ("-XX:+IgnoreUnrecognizedVMOptions", "-XX:TrimNativeHeapInterval=30000")
+
 # Stack of the driver's threads. Spark searches the text of a failed Python callback with a regular expression that recurses
 # a few times per character; on the default stack a query stopped in mid-batch dies of that.
 DRIVER_STACK = "-Xss32m"
@@ -129,8 +133,9 @@ def settings_for(
         host_cores: Cores that executors are limited to, by host type.
     """
     cores = {} if executor_cores is None else {"spark.executor.cores": str(executor_cores)}
+    trimmed = TRIMMED if state_store == "disk" else ()
     return {
-        "spark.executor.extraJavaOptions": shlex.join([*_jvm_for(host_cores), *java_options]),
+        "spark.executor.extraJavaOptions": shlex.join([*_jvm_for(host_cores), *trimmed, *java_options]),
         "spark.driver.host": driver_address,
         "spark.driver.bindAddress": driver_address,
         "spark.driver.memory": "1g",

@@ -214,9 +214,11 @@ class Query:
         figures = {int(position): tuple(map(int, others)) for position, *others in operators}
         self._stored = {}
         for name, stage in (self.stages or {}).items():
-            for rows, size, heap in (figures[each.position] for each in stage.operators if each.position in figures):
-                before = self._stored.get(name, StoredState())
-                self._stored[name] = before.plus(rows if rows >= 0 else NAN, size / 1e6, heap=heap == 1)
+            for tasks, rows, size, heap in (figures[each.position] for each in stage.operators if each.position in figures):
+                before, times = self._stored.get(name, StoredState()), tasks / stage.partitions or 1.0
+                # A function may have computed a batch several times. RocksDB counts no rows unless it is asked to.
+                known = rows / times if rows > 0 or (rows == 0 and heap) else NAN
+                self._stored[name] = before.plus(known, size / 1e6 / times, heap=heap == 1)
 
     def _with_held_files(self, batch: Batch) -> Batch:
         sources = list(batch.sources)

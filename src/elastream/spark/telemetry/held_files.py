@@ -5,10 +5,10 @@ import os
 import re
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from elastream.recording.file_log import FileLog
 from elastream.spark.telemetry.batches import SourceLimit, SourceProgress
+from elastream.spark.telemetry.state_files import local_path
 
 NAN = float("nan")
 
@@ -60,19 +60,13 @@ def held_files(checkpoint: str, number: int, description: str, limit: SourceLimi
     Args:
         since: Epoch second at which the query was first seen.
     """
-    folder, place = _local(checkpoint), re.fullmatch(r"FileStreamSource\[(.*)\]", description)
+    folder, place = local_path(checkpoint), re.fullmatch(r"FileStreamSource\[(.*)\]", description)
     if limit.unit == "all" or folder is None or place is None:
         return None
     # Spark reads a sink's folder by the sink's log. Hadoop's globs have alternatives, Python's do not.
-    local = _local(place[1])
+    local = local_path(place[1])
     listed = local is not None and limit.files != "?" and "{" not in limit.files + local
     if local is not None and os.path.isdir(os.path.join(local, "_spark_metadata")):
         listed = False
     log = FileLog(Path(folder) / "sources" / str(number), local if listed else None, limit.files)
     return HeldFiles(log, limit, since)
-
-
-def _local(address: str) -> str | None:
-    """Return the path of a `file:` URI or a path without a scheme; None elsewhere."""
-    parts = urlsplit(address)
-    return unquote(parts.path) if parts.scheme in ("", "file") and parts.path else None

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 # Name of such a file; format 2 of checkpoints appends a commit id to the version.
 STATE_FILE_NAME = re.compile(r"(\d+)(?:_[\w-]+)?\.(delta|changelog|snapshot|zip)")
 WHOLE = ("snapshot", "zip")
+LOCAL = re.compile(r"(?:file:(?://)?)?(/.*)", re.DOTALL)
 # This store's files are directly in the folder of a partition; other stores have a subfolder of their name.
 DEFAULT = "default"
 MEGABYTE = 1e6
@@ -40,9 +40,9 @@ NAN = math.nan
 
 def folders_of(stage: "StatefulStage") -> tuple[tuple[Path, ...], ...]:
     """Return the store folders of each partition of `stage`; empty unless they are on a file system of this machine."""
-    root = _local(stage.root)
-    if root is None:
+    if (local := local_path(stage.root)) is None:
         return ()
+    root = Path(local)
     stores = [(each.id, store) for each in stage.operators for store in each.stores]
     return tuple(
         tuple(_store_folder(root, operator, partition, store) for operator, store in stores)
@@ -125,9 +125,10 @@ class StateSizes:
         return math.fsum(changed) / whole if whole > 0 else NAN
 
 
-def _local(root: str) -> Path | None:
-    parts = urlsplit(root)
-    return Path(unquote(parts.path)) if parts.scheme in ("", "file") else None
+def local_path(address: str) -> str | None:
+    """Return the path in an address of Hadoop, which escapes nothing; None unless it is on this machine."""
+    match = LOCAL.fullmatch(address)
+    return match[1] if match else None
 
 
 def written_files(folder: Path) -> Iterator[tuple[int, bool, str]]:
@@ -152,7 +153,14 @@ def files_of(folder: Path, version: int) -> StateFiles:
     """Return the files of the store in `folder` at `version`."""
     files = [each for each in written_files(folder) if each[0] <= version]
     newest, _, snapshot = max((each for each in files if each[1]), default=(0, True, ""))
-    return StateFiles(snapshot, tuple(path for number, whole, path in files if not whole and number > newest))
+    changes: dict[int, str] = {}
+    for number, whole, path in files:
+        if whole or number <= newest:
+            continue
+        # A batch that ran again leaves two files in format 2; its commit names the one that was written last.
+        if number not in changes or os.stat(path).st_mtime > os.stat(changes[number]).st_mtime:
+            changes[number] = path
+    return StateFiles(snapshot, tuple(changes.values()))
 
 
 class MoveLoad(NamedTuple):
@@ -176,9 +184,9 @@ class MoveLoad(NamedTuple):
 
 
 def move_load(saved: "SavedState | None", partition: int) -> MoveLoad:
-    if saved is None or (local := _local(saved.root)) is None:
+    if saved is None or (local := local_path(saved.root)) is None:
         return MoveLoad()
-    opened = [files_of(_store_folder(local, at, partition, store), saved.version) for at, store in saved.stores]
+    opened = [files_of(_store_folder(Path(local), at, partition, store), saved.version) for at, store in saved.stores]
     if not any(each.snapshot or each.changes for each in opened):
         return MoveLoad()
     whole = math.fsum(file_size(each.snapshot) for each in opened if each.snapshot) / MEGABYTE
