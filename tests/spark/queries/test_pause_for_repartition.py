@@ -1,5 +1,7 @@
 """Queries stop for a repartition and go on, row by row of the table in queries/repartitioning.py, on fakes."""
 
+import math
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -8,7 +10,7 @@ from elastream.core.action import Repartition, Status
 from elastream.core.width import PauseLimit
 from elastream.errors import ElastreamError, EnvironmentProblem
 from elastream.spark.jvm import ending
-from elastream.spark.jvm.ending import IDLE_LOOKS, end_after_batch
+from elastream.spark.jvm.ending import end_after_batch
 from elastream.spark.queries import repartitioning
 from elastream.spark.queries.repartitioning import Repartitioning
 
@@ -129,24 +131,25 @@ def test_run_fails_if_no_query_starts_again():
 
 
 class Trigger:
-    """A query in which a batch is seen in the looks `active`, and which ends with it or when it is stopped."""
+    """A query that waits for its trigger from look `waits_at` on, and ends by itself in look `ends_at` or when stopped."""
 
-    def __init__(self, *active, ends_at=None):
-        self._active, self._ends_at, self.looks, self.stopped_at = active, ends_at, 0, None
+    def __init__(self, *, waits_at=math.inf, ends_at=math.inf):
+        self._waits_at, self._ends_at, self.looks, self.stopped_at = waits_at, ends_at, 0, None
         package = "org.apache.spark.ACTIVE$"
         state = SimpleNamespace(
             get=lambda: SimpleNamespace(getClass=lambda: SimpleNamespace(getName=lambda: package)), set=lambda value: None
         )
-        self.fields = {"state": state, "terminationLatch": SimpleNamespace(getCount=self._count)}
+        latch, thread = SimpleNamespace(getCount=self._count), SimpleNamespace(getStackTrace=self._frames)
+        self.fields = {"state": state, "terminationLatch": latch, "queryExecutionThread": thread}
         self._jsq = SimpleNamespace(streamingQuery=lambda: self.fields)
 
     def _count(self):
-        return int(self.stopped_at is None and (self._ends_at is None or self.looks < self._ends_at))
+        return int(self.stopped_at is None and self.looks < self._ends_at)
 
-    @property
-    def status(self):
+    def _frames(self):
         self.looks += 1
-        return {"isTriggerActive": self.looks in self._active}
+        name = "waitTillTime" if self.looks >= self._waits_at else "runBatch"
+        return [SimpleNamespace(getMethodName=partial(str, each)) for each in ("sleep", name, "run")]
 
     def stop(self):
         self.stopped_at = self.looks
@@ -163,13 +166,13 @@ def without_jvm(monkeypatch):
     monkeypatch.setattr(ending, "LOOK_S", 0.0)
 
 
-def test_batch_that_shows_after_the_order_is_not_cut_off(without_jvm):
-    query = Trigger(2, 3, 4, 5, 6, 7, 8, ends_at=8)
+def test_batch_that_runs_or_is_about_to_is_not_cut_off(without_jvm):
+    query = Trigger(ends_at=8)
     end_after_batch(None, [query], lambda: None)
     assert query.stopped_at is None
 
 
 def test_idle_query_does_not_wait_for_its_trigger(without_jvm):
-    query = Trigger()
+    query = Trigger(waits_at=3)
     end_after_batch(None, [query], lambda: None)
-    assert query.stopped_at == IDLE_LOOKS
+    assert query.stopped_at == 3

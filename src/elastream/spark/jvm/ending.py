@@ -12,8 +12,8 @@ from elastream.spark.jvm.driver_side import field_of, jvm_of, module_of
 
 # Seconds between looks at queries that are to end.
 LOOK_S = 0.02
-# Looks without a batch after which a query is idle: a batch that was let in before the end shows a little later.
-IDLE_LOOKS = 5
+# Method in which a query waits for its trigger. A batch that was let in before the end may begin everywhere else.
+WAITS = "waitTillTime"
 
 
 def end_after_batch(spark: SparkSession, queries: Sequence[StreamingQuery], check: Callable[[], None]) -> None:
@@ -23,24 +23,25 @@ def end_after_batch(spark: SparkSession, queries: Sequence[StreamingQuery], chec
         EnvironmentProblem: This Spark cannot end a query so.
         StreamingQueryException: A query failed.
     """
-    jvm, latches = jvm_of(spark), []
+    jvm, latches, threads = jvm_of(spark), [], []
     try:
         for query in queries:
             execution = query._jsq.streamingQuery()
             # `awaitTermination` goes by the state alone, which says nothing of a batch that runs.
             latches.append(field_of(execution, "terminationLatch"))
+            threads.append(field_of(execution, "queryExecutionThread"))
             state = field_of(execution, "state")
             package = str(state.get().getClass().getName()).rpartition(".")[0]
             state.set(module_of(jvm, f"{package}.TERMINATED$"))
     except (Py4JError, KeyError, TypeError) as error:
         raise EnvironmentProblem(f"this Spark ends no query after a batch: {first_line(error)}") from error
-    idle = [0] * len(queries)
+    waiting = dict(zip(queries, threads, strict=True))
     while any(latch.getCount() for latch in latches):
         check()
         time.sleep(LOOK_S)
-        for number, query in enumerate(queries):
-            idle[number] = 0 if query.status["isTriggerActive"] else idle[number] + 1
-            if idle[number] == IDLE_LOOKS:
+        for query, thread in list(waiting.items()):
+            if any(str(frame.getMethodName()) == WAITS for frame in thread.getStackTrace()):
+                del waiting[query]
                 query.stop()  # else it would wait for its trigger, and then end
     for query in queries:
         if (failure := query.exception()) is not None:
