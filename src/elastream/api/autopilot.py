@@ -25,7 +25,7 @@ from elastream.control.journal import Journal
 from elastream.control.loop import Loop
 from elastream.control.requests import RequestExtension
 from elastream.control.scaling import with_window
-from elastream.core.fitting import check_replicas
+from elastream.core.fitting import check_replicas, width_remark
 from elastream.core.hosts import HostType
 from elastream.errors import ElastreamError, EnvironmentProblem, InputError, in_one_line
 from elastream.observability.events import EventLog
@@ -368,6 +368,7 @@ class Autopilot:
             extensions=() if self._folder is None else (RequestExtension(RunDirectory(self._folder)),),
             scaling=self._scaling,
             facts=plant.facts,
+            remarks=tuple(filter(None, [width_remark(self._partitions(), plant.context)])),
         )
         with self._lock:
             self._plant, self._loop = plant, loop
@@ -377,6 +378,10 @@ class Autopilot:
         with committing(self._spark, self._settings.commits), self._page():
             loop.run()
         self._say("autopilot stopped; elastream report %s shows what it did")
+
+    def _partitions(self) -> int:
+        text = str(self._spark.conf.get("spark.sql.shuffle.partitions"))
+        return int(text) if text.isdecimal() else 0
 
     def _page(self) -> AbstractContextManager[None]:
         if not self._settings.page or self._folder is None:

@@ -21,6 +21,10 @@ from elastream.units import ROUNDING, format_duration
 THREAD_CORES = 1.0
 # State partitions per slot of the largest fleet, so that new hosts find partitions to take.
 PARTITIONS_PER_SLOT = 2
+# Multiple of these from which a number of partitions is too many: each costs a task in every batch.
+MANY_PARTITIONS = 4
+# A fleet that needs more has no real limit.
+MOST_PARTITIONS = 10_000
 # Least duration of a micro-batch per stage (seconds). Measured: an Arrow stage on Spark 4.3.0, two shared cores, 49 ms.
 STAGE_OVERHEAD_S = 0.05
 
@@ -217,3 +221,17 @@ def state_partitions_of(types: Sequence[HostType], max_hosts: int, a_host: int |
     """Return the default number of state partitions; `a_host`: requested by a policy per host."""
     each = a_host or PARTITIONS_PER_SLOT * max(kind.slots for kind in types)
     return max(4, each * max_hosts)
+
+
+def width_remark(partitions: int, context: Context) -> str:
+    """Return advice if queries that begin with `partitions` state partitions do not suit the largest fleet, or ""."""
+    if not partitions or not (types := tuple(context.leasable.values())):
+        return ""
+    wanted, slots = state_partitions_of(types, context.max_hosts), max(kind.width for kind in types) * context.max_hosts
+    if wanted > MOST_PARTITIONS or slots <= partitions <= MANY_PARTITIONS * wanted:
+        return ""
+    bound = "each costs a task in every batch" if partitions > wanted else "no more cores can take state"
+    return (
+        f"new checkpoints get {counted(partitions, 'state partition')}: {bound}; {wanted} suit up to "
+        f"{counted(context.max_hosts, 'host')} (spark.sql.shuffle.partitions, before a query's first batch)"
+    )
