@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 from elastream.core.action import LeaseHost
 from elastream.core.decision import Decision, Proposal
 from elastream.core.hosts import HostState, HostType, Lease
+from elastream.core.observation import MicroBatch
 from elastream.core.wording import money
 from elastream.dashboard.page.feed import ENDED, SPANS, Feed
 from elastream.dashboard.page.server import Page
@@ -28,6 +29,7 @@ from support.fake_plant import FakePlant
 from support.page_runs import ended_run, live_run, new_run, record, text_of
 
 TOKEN = "s3cret"
+BATCHES = (MicroBatch("counts", 1.0, 2.0, 10.0),)
 
 
 def whole(feed: Feed, span: str = "all") -> str:
@@ -199,6 +201,15 @@ def test_leases_that_wait_are_approved_or_vetoed(tmp_path):
         approved, vetoed = RequestLog(directory.requests).newer()
     assert approved.hourly == pytest.approx(3600 * SMALL.price_rate * (held.there + 2))
     assert (vetoed.action, vetoed.max_hosts) == ("bounds", held.there)
+
+
+def test_what_is_often_said_of_a_query_is_a_finding(tmp_path):
+    with live_run(tmp_path / "run", 0) as (directory, recorder):
+        for event in example_events():
+            late = {"note": f"counts is late, {event.time:.0f} s so far"} if isinstance(event, Decision) else None
+            recorder.observed(replace(event, batches=BATCHES)) if late is None else recorder.decided(replace(event, **late))
+        shown = whole(Page([directory.root]).feeds[0])
+    assert "For 100% of the decisions: counts is late, 180 s so far" in shown
 
 
 def test_an_alternate_is_requested_and_given_back(tmp_path):

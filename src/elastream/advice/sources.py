@@ -7,7 +7,6 @@ import itertools
 import json
 import math
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from elastream.advice.application import Application, Executor, LoggedBatch, Log
 from elastream.advice.event_log import EVENT, EventLog
 from elastream.advice.progress import MALFORMED, ProgressReader
 from elastream.advice.web import WEB, NoSuchPage, Site
+from elastream.core.decision import often_said
 from elastream.core.metrics import Metric
 from elastream.core.wording import counted
 from elastream.errors import InputError
@@ -296,8 +296,5 @@ def _add_remarks(application: Application, recording: Recording) -> None:
     if ending is not None and ending.status == "failed":
         for query in application.queries.values():
             query.failure = ending.reason
-    remarks = Counter[str]()
-    for decision in recording.decisions:
-        remarks.update(each for each in set(decision.note.split("; ")) if each.startswith(tuple(application.queries)))
-    application.remarks = {text: count / len(recording.decisions) for text, count in remarks.items()}
+    application.remarks = often_said(recording.decisions, application.queries)
     application.remarks |= {alarm.said: 1.0 for alarm, cleared in recording.alarms if cleared is None}

@@ -3,7 +3,8 @@
 import math
 import re
 import traceback
-from collections.abc import Hashable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -183,3 +184,13 @@ def longest_lacked(decisions: Iterable[Decision], before: Iterable[Unknown] = ()
         if each.key not in longest or longest[each.key].seconds < each.seconds:
             longest[each.key] = each
     return tuple(longest.values())
+
+
+def often_said(decisions: Sequence[Decision], queries: Collection[str]) -> dict[str, float]:
+    """Return the newest text of each remark about a query, with its share of the decisions. Figures in it may differ."""
+    shares, texts = Counter[str](), dict[str, str]()
+    for decision in decisions:
+        about = {gist(each): each for each in decision.note.split("; ") if each.startswith(tuple(queries))}
+        shares.update(about.keys())
+        texts |= about
+    return {texts[key]: number / len(decisions) for key, number in shares.most_common()}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from elastream.core.action import LeaseHost, MoveTask
-from elastream.core.decision import EXPECTED_IN, EXPECTED_RATE, Decision
+from elastream.core.decision import EXPECTED_IN, EXPECTED_RATE, Decision, often_said
 from elastream.core.hosts import HostState, Lease
 from elastream.core.memory import MOVING
 from elastream.core.metrics import Metric
@@ -37,6 +37,8 @@ DECISIONS, ENDED, LANES = 40, 20, 1_200
 MANY, MANY_PACE_S = 200, 5.0
 # Part of the shown time by which the axis reaches beyond now, if something is expected there.
 MOST_AHEAD = 0.25
+# Share of the shown decisions with a remark about a query from which it is a finding; batches that name the queries.
+OFTEN, NEWEST_BATCHES = 0.25, 200
 # Busy part of its instances from which an operator bounds the others.
 BOUND = 0.7
 LIVE = ("starting", "running", "paused")
@@ -155,7 +157,10 @@ class Feed:
         yield "head", rendered("live_head.html.j2", state=state, name=self.name, why=why, header=recording.header, end=end)
         yield "answers", rendered("live_answers.html.j2", cards=list(_answers(recording, summary, state)))
         alarms = [alarm for alarm, cleared in recording.alarms if cleared is None and state.live]
-        yield "alarms", rendered("live_alarms.html.j2", alarms=alarms, held=self.held)
+        queries = {batch.segment for batch in recording.batches[-NEWEST_BATCHES:]}
+        said = often_said([each for each in recording.decisions if each.time >= begin], queries)
+        findings = [(text, share) for text, share in said.items() if share >= OFTEN]
+        yield "alarms", rendered("live_alarms.html.j2", alarms=alarms, held=self.held, findings=findings)
         alternates = self.alternates if state.live else {}
         yield "flow", rendered("live_flow.html.j2", flow=self._flow(recording), alternates=alternates)
         yield "timeline", rendered("timeline.html.j2", timeline=timeline(recording, begin, ahead))
