@@ -111,7 +111,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedError:
-    """Simulator error on its calibration run; `separable`: batch sizes separate costs per batch and per record."""
+    """Simulator error on its calibration run; `separable` as in `Calibration`."""
 
     run: str
     figures: tuple[Drift, ...]
@@ -133,7 +133,7 @@ class Comparison:
     """Trials of one load.
 
     Attributes:
-        begins: Time of 0 on the load's own clock, seconds since 1970; None without one.
+        begins: As `Pattern.begins`.
         bound: Lower bound of cost at the target, why there is none, or None if not requested.
         bounds: For policies that miss the target, the bound at what they reach.
     """
@@ -162,7 +162,6 @@ class Comparison:
         return trial.cost / self.peak.cost
 
     def meets(self, trial: Trial) -> bool:
-        """Return True if a trial keeps the target or nothing is promised."""
         return trial.compliance is None or bool(trial.compliance >= self.target)
 
     @property

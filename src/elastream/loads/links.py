@@ -1,4 +1,4 @@
-"""Traces of latency and bandwidth of links, as factors on declared values. A link is equal in both directions."""
+"""Traces of links, which are equal in both directions."""
 
 import math
 from dataclasses import dataclass
@@ -62,7 +62,6 @@ class LinkTrace:
         return np.asarray(pair_number(source[:, None], target[None, :]) % self.latency.shape[0])
 
     def column(self, now: float) -> tuple[Floats, Floats]:
-        """Return (latency, bandwidth) factors of every row at `now`."""
         slot = self.slot(now) % self.latency.shape[1]
         return self.latency[:, slot], self.bandwidth[:, slot]
 

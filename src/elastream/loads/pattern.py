@@ -26,7 +26,6 @@ RECORD_TOLERANCE = 1e-6  # A record is due when all but this fraction has arrive
 
 
 def check_pieces(number: int, what: str) -> None:
-    """Raise DataflowError if a load, described by `what`, has too many pieces."""
     if number > MAX_PIECES:
         raise DataflowError(f"{what} makes a load of {number:,} pieces; at most {MAX_PIECES:,} can be")
 

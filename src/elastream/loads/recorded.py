@@ -1,6 +1,6 @@
 """Recorded host speeds and links: CSV files of factors. Errors name file and line.
 
-A line holds one measurement: a time, one or two hosts, the factor. Gaps are refused.
+A line holds one measurement: a time, one or two hosts, the factor.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Host speeds during a run (cf. Kumbhare 2015, section 1.3): traces of factors for hosts of any type; generators."""
+"""Host speeds during a run (cf. Kumbhare 2015, section 1.3): traces and generators."""
 
 import math
 from collections.abc import Iterator

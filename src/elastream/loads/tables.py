@@ -68,7 +68,6 @@ class Table:
 
 
 def kind_of(file: Path) -> str:
-    """Return the suffix of `file` in lower case, without that of gzip."""
     return Path(file.name.lower().removesuffix(".gz")).suffix
 
 
@@ -157,7 +156,7 @@ def _fit(file: Path, row: Row, width: int) -> Row:
 
 
 def _is_header(cells: Sequence[str]) -> bool:
-    """Return True if no cell can be a time or a number. A name may be empty, as that of an index is."""
+    """Return True if no cell can be a time or a number. The name of an index may be empty."""
     texts = [cell.strip() for cell in cells]
     return any(texts) and not any(
         text and (is_number(text) or is_missing(text) or _DATE.match(text) or re.fullmatch(r"[\d.,:/ -]+", text))

@@ -113,7 +113,7 @@ def downscaling_utility(
     queue load = QL if less than one item waits, else 0;
     delay = o_d / o_slo (1 + P), 0 without a service level;
     scalings = o_s / sum of O_s, 0 before any.
-    Unknown durations or queues, not defined in the paper, forbid the removal.
+    Unknown durations or queues (not in the paper) forbid the removal.
     """
     if instances < 2 or math.isnan(queue):
         return -1.0
@@ -160,10 +160,9 @@ class Btu(Policy):
         weights: Of Algorithm 3 (paper: 1, QL 100, P 0.0001).
         window: Last fraction of the paid time in which a host is decided on (paper: 5 %).
         release_share: Largest fraction of an operator's instances removed with one host (paper: 20 %).
-        partial_release: For a host that cannot be emptied. False keeps it untouched, as in the paper; True removes
-            dispensable instances, an extension.
+        partial_release: True removes dispensable instances from a host that cannot be emptied; an extension of the paper.
         period: Time between plans (s).
-        scaling: Time between scale-up rounds (s; paper: 60). None means every plan.
+        scaling: Time between scale-up rounds (s; paper: 60). None: every plan.
         host_type: Type to lease; None for the cheapest per core that fits.
     """
 
@@ -184,7 +183,7 @@ class Btu(Policy):
     name: ClassVar = "btu"
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:
-        """Return the plan of this round. A host that receives an instance in it is not released."""
+        """Return the plan of this round; a host that receives an instance in it stays."""
         draft, now = Draft(observation), observation.time
         before = memory if isinstance(memory, BtuMemory) else BtuMemory()
         levels = service_levels(observation.context)
@@ -239,7 +238,7 @@ class Btu(Policy):
                 yield Unknown(Metric.DURATION, Rows.OPERATOR, names[0])
 
     def is_late(self, observation: Observation, unit: Unit, levels: Mapping[str, float]) -> bool:
-        """Return Algorithm 1 for a unit: any operator late, and a long queue."""
+        """Return True if Algorithm 1 scales the unit up: an operator is late, and the queue is long."""
         queue = waiting(observation, unit)
         for name in measured_at(observation.context, unit):
             level = levels.get(name)
@@ -292,7 +291,7 @@ class Btu(Policy):
             draft.add(unit, draft.lease(type, f"no room for {unit.name}"), why)
 
     def _make_room(self, draft: Draft, unit: Unit, late: Sequence[Unit], *, ready: bool = False) -> str | None:
-        """Remove the most dispensable instance whose removal makes room for `unit`. Returns its host, or None."""
+        """Remove the most dispensable instance that makes room for `unit`; return its host, or None."""
         ranked = sorted(
             ((self.utility(draft, other), other) for other in draft.scalable if other not in late and other is not unit),
             key=lambda pair: -pair[0],

@@ -1,4 +1,4 @@
-"""Autopilot's policy for foreign queries, whose operators cannot be switched or scaled: hosts by need, tasks by load."""
+"""Autopilot's policy for foreign queries, whose operators cannot be switched or scaled."""
 
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
@@ -21,7 +21,7 @@ class ByLoad(Policy):
     """Hosts by another policy if the plant can lease any; tasks by `balance_by_load`.
 
     Args:
-        hosts: Policy for hosts. None given: `Horizon`.
+        hosts: Policy for hosts; default `Horizon`.
         gain: Least part by which moves must lower an operator's highest load per core.
         worth: Least cores that moves must free on the fullest host.
     """

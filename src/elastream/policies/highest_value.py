@@ -1,4 +1,4 @@
-"""Selection among alternates and branches: the highest value that guards allow and the usable cores carry.
+"""Selection among alternates and branches by value.
 
 From Kumbhare, "Adaptive and resilient stream processing on cloud infrastructure" (2016), 3.2.4 and 3.5.
 """

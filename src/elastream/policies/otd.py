@@ -148,7 +148,6 @@ class Workers:
         return np.asarray(self.queue >= np.where(np.greater(rate, 0), rules.long_wait * rate, rules.long_queue))
 
     def nodes_of(self, host: Integers) -> Integers:
-        """Return the node of each task on worker `host`, -1 if unplaced."""
         return np.where(host >= 0, self.node[host], -1)
 
     @property

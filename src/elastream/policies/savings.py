@@ -78,7 +78,7 @@ class Tasks(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """An observation, as far as it tells of the load and of the hosts.
+    """The load and the hosts of an observation.
 
     Attributes:
         offered, processed: Records/s; NaN if unknown.
@@ -198,7 +198,7 @@ class DynamicFleet:
 
 
 class Savings:
-    """The load of a run so far, and the fleets that it is replayed through.
+    """The load of a run so far, replayed through other fleets.
 
     Args:
         target: Target latency (seconds), or None.
@@ -281,7 +281,6 @@ class Savings:
         return next(enough, fewest)
 
     def provision(self, kind: HostType, more: float = 0.0) -> Provision | None:
-        """Return the hosts that the peak fills; None while unknown."""
         return self.work.provision(kind, more)
 
     def fleets(self, types: Sequence[HostType], time: float) -> tuple[FleetCost, ...]:

@@ -33,8 +33,7 @@ class Static(Policy):
     `"mean"` into a number; otherwise the first round uses the loads that sources declare.
 
     Args:
-        hosts: A number. `"peak"` or `"mean"`: as many as the declared costs fill to 70 % at the peak of the load, or on
-            average.
+        hosts: A number. `"peak"` or `"mean"`: as many as the load's peak or mean fills to 70 %, by declared costs.
         parallelism: Instances by operator; no others change. Empty: instances fill the hosts in proportion to work
             (declared, else measured, else in equal shares). A chained stage is as wide as the hosts have slots.
         host_type: Type to lease; None: the provider's first.

@@ -1,7 +1,4 @@
-"""The policy `threshold`: size hosts for the load expected when a host requested now would work.
-
-The defaults are those of Flink's autoscaler and of Kubernetes' horizontal pod autoscaler (HPA).
-"""
+"""The policy `threshold`, with the defaults of Flink's autoscaler and Kubernetes' horizontal pod autoscaler (HPA)."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -73,8 +70,8 @@ class ScalingPlan:
 class Threshold(Policy):
     """Lease hosts for the load expected one host start ahead; release them when their paid time ends.
 
-    The need is the forecast arrival rate times the measured work per record, plus the work of the late backlog. Hosts whose
-    need exceeds `scale_out` by more than `tolerance` get all missing hosts at once. Hosts go if the remaining ones could
+    The need is the forecast arrival rate times the measured work per record, plus the work of the late backlog. If the need
+    exceeds `scale_out` by more than `tolerance`, all missing hosts are leased at once. Hosts go if the remaining ones could
     carry the highest need of the last `settle` seconds, nothing is late, and their paid time ends. Unknown metrics never
     count as 0: the plan names them (`Plan.unknown`) and sizes nothing.
 
@@ -85,7 +82,7 @@ class Threshold(Policy):
         settle: How long the need must be low before hosts go (seconds). None: one host start, at least 10 s.
         cool_down: Time after a host starts in which measurements do not count (seconds).
         window: Time over which the work per record is measured (seconds).
-        host_type: Type to lease. None: the one with the lowest price per core and second; of equals the smallest.
+        host_type: Type to lease. None: the cheapest per core and second; of equals the smallest.
         max_parallelism: Most instances of one operator. None: 64 threads for an operator that waits, else no limit.
 
     Raises:

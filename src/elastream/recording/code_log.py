@@ -55,7 +55,6 @@ class CodeLog:
 
     @property
     def versions(self) -> Sequence[CodeVersion]:
-        """All versions, in order."""
         try:
             self._take_over()
         except OSError as error:

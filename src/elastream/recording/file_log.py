@@ -39,7 +39,6 @@ class FileLog:
         self._next = 0
 
     def refresh(self) -> None:
-        """Read the new entries of the log."""
         while (entry := self._read(self._next)) is not None:
             self._entries[self._next] = entry
             self._entries.pop(self._next - REMEMBERED_ENTRIES, None)

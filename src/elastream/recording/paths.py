@@ -100,7 +100,6 @@ class RemotePath:
         return (self / entry.name for entry in scanned(self))
 
     def glob(self, pattern: str) -> Iterator["RemotePath"]:
-        """Yield the paths in this folder whose names match."""
         with contextlib.suppress(FileNotFoundError):
             yield from (each for each in list(self.iterdir()) if fnmatchcase(each.name, pattern))
 

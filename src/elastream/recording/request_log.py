@@ -1,4 +1,4 @@
-"""Log of what people requested of a live run. The loop reads it in each round, as it reads `elastream stop`."""
+"""Log of what people requested of a live run. The loop reads it in each round."""
 
 import contextlib
 import json

@@ -59,7 +59,6 @@ class Tail:
 
     @property
     def recording(self) -> Recording:
-        """The recording so far."""
         return self._builder.recording
 
     def _entries(self) -> Iterator[Json]:

@@ -1,6 +1,6 @@
 """One self-contained HTML page per run: timeline, figures, decisions, leases, operators, environment.
 
-Style and drawings are inlined. Unknown figures are a dash.
+Unknown figures are a dash.
 """
 
 import logging

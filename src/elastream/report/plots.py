@@ -1,4 +1,4 @@
-"""Plots of a page as HTML: curves over one horizontal axis, as inline SVG without scripts.
+"""Plots of a page, as inline SVG without scripts.
 
 Colours are the style sheet's `k0` to `k7`.
 """
@@ -73,7 +73,7 @@ class Plot:
         x: Unit of the axis. A time in seconds or minutes is shown as a clock does.
         y, y2: Units of the left and right axis.
         level: Name and height of a dashed line.
-        begins: Time of 0 on the load's own clock, seconds since 1970.
+        begins: As `Pattern.begins`.
         span: Ends of the axis; those of the curves if None.
     """
 

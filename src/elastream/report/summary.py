@@ -51,7 +51,6 @@ class Summary:
 
     @property
     def cost_per_million(self) -> float:
-        """Cost of a million records; NaN if none were processed."""
         return 1e6 * self.cost / self.records if self.records > 0 else math.nan
 
     @property

@@ -1,7 +1,6 @@
 """Totals of a run so far, of bounded size.
 
-Each part of a recording begins with those of all before it. Latencies are grouped by quantiles of relative width STEP. All
-other figures are exact.
+Latencies are grouped by quantiles of relative width STEP. All other figures are exact.
 """
 
 import math

@@ -232,7 +232,7 @@ class BatchMetricsCollector(MetricsCollector):
         return bool(self._traces)
 
     def delivered(self, batch: tuple[float, Sequence[MicroBatch]]) -> None:
-        """Leave out of the next observation all batches up to that of `batch`, which contains the last ones."""
+        """Leave the batches up to `batch`, which contains the last ones, out of the next observation."""
         self._batch = batch
         self.fused.reports = [(name, log[log[:, 0] + log[:, 1] >= batch[0]]) for name, log in self.fused.reports]
 

@@ -201,7 +201,6 @@ def _seconds_from(at: float, efforts: Floats, burdens: Burdens, turn: Turn, numb
 
 @njit(cache=True)
 def _begin_and_seconds(ready: float, efforts: Floats, burdens: Burdens, turn: Turn, number: int) -> tuple[float, float]:
-    """Return when tasks that are ready at `ready` begin, and how long they take."""
     # Tasks are not interrupted. So they begin at once on the cores that are left, or once another query's batch has ended,
     # whichever ends sooner.
     begin, seconds = ready, _seconds_from(ready, efforts, burdens, turn, number)

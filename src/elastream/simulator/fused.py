@@ -279,7 +279,6 @@ class FusedNetwork:
 
     @property
     def steady(self) -> bool:
-        """True if nothing but hosts and actions can change how records are processed."""
         return not self.updates.running and all(segment.steady for segment in self.segments.values())
 
     # -- time ----------------------------------------------------------------------------------------------------------
@@ -387,7 +386,6 @@ class FusedNetwork:
         return traffic
 
     def works_until(self, row: int) -> float:
-        """Return the end of the last running batch that counts on a host; 0 without one."""
         return max((segment.works_until(row) for segment in self.segments.values()), default=0.0)
 
     @property

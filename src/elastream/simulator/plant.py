@@ -129,7 +129,6 @@ class SimulatedPlant:
         return self.network.empty
 
     def observe(self) -> Observation:
-        """Return an observation. Rates and durations cover the last whole period; other values are current."""
         watch = self._watch if self._foresight is None else self._foresight
         return watch.observation(self.time, self.composition)
 

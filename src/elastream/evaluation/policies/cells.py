@@ -89,7 +89,6 @@ class Cell:
 
     @property
     def arms(self) -> Sequence[str]:
-        """Return the policies to run: in the longest load only ours, and none that cannot run."""
         if self.load == LONG_NOISE:
             return (OURS,)
         return ARMS if self.chained else [arm for arm in ARMS if arm not in OF_BATCHES]

@@ -61,13 +61,11 @@ def cheapest_rival(row: Row) -> str | None:
 
 
 def over_rival(row: Row) -> float | None:
-    """Return the cost over that of the cheapest rival that meets the target; None without one."""
     rival = cheapest_rival(row)
     return None if rival is None else float(ours(row)["cost"] / row["policies"][rival]["cost"])
 
 
 def late_over_best(row: Row) -> float | None:
-    """Return the seconds until the last late record of the burst over the fewest possible."""
     figures = ours(row)
     return figures["late until, s"] / figures["at best, s"] if row["load"] == ONE_BURST else None
 

@@ -1,1 +1,1 @@
-"""Algorithms shared by policies: placement, matching, attraction, exact solutions, drafts of a plan."""
+"""Parts that policies share: sizing, placement, drafts of a plan."""

@@ -120,7 +120,6 @@ def is_under_way(observation: Observation, element: DynamicElement) -> bool:
 
 
 def recent_rate(observation: Observation, operator: str) -> float:
-    """Return the mean arrival rate of the newest samples; NaN if unknown."""
     return known_mean(observation.series(operator, Metric.ARRIVAL_RATE, SAMPLES)[1])
 
 
@@ -151,7 +150,6 @@ class CompositionWork:
 
     @cached_property
     def _speeds(self) -> Mapping[str, float]:
-        """Speed of each operator's cores; empty if operators share cores."""
         if not self.observation.context.layout.unchained:
             return {}
         return {name: mean for name, (mean, _) in speeds_by_operator(self.observation).items()}
@@ -228,7 +226,7 @@ class CompositionWork:
         return measured if not math.isnan(measured) else math.nan if alternate.cost is None else alternate.cost
 
     def selectivity(self, operator: Operator, composition: Composition) -> float:
-        """Return the records out per record in in `composition`; 1 if neither measured nor declared."""
+        """Return the selectivity in `composition`; 1 if neither measured nor declared."""
         alternate = composition.alternate(operator)
         measured = self.costs.get(f"{operator.name}.{alternate.name}", (math.nan, math.nan))[1]
         if len(operator.alternates) == 1 and (math.isnan(measured) or operator.window is not None):

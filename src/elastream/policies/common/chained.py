@@ -22,7 +22,6 @@ def has_equal_shares(observation: Observation, slots: int) -> bool:
 
 
 def is_narrow(observation: Observation, slots: int) -> bool:
-    """Return True if a stateless stage has fewer tasks than `slots`."""
     return any(tasks < slots for tasks in stateless_tasks(observation))
 
 
@@ -69,7 +68,7 @@ class SharedHosts:
     def lease_missing(self, need: float, because: Callable[[], str]) -> list[Action]:
         """Return actions that add hosts for `need` cores: cancelled drains first, then leases.
 
-        There are `min_hosts` at least. Slow hosts that the others wait for go if fewer hosts suffice without them.
+        Keeps at least `min_hosts`. Slow hosts that the others wait for go if fewer suffice without them.
         """
         observation, context, kind = self.observation, self.observation.context, self.kind
         there = (*observation.usable, *observation.coming)
@@ -111,7 +110,7 @@ class SharedHosts:
         return statistics.median(observation.cores.slots((host,))[1] for host in there) if there else self.kind.slot
 
     def _missing(self, need: float, there: Sequence[str]) -> tuple[float, frozenset[str]]:
-        """Return the hosts of `kind` that are missing, with fractions, and the slow hosts without which these suffice."""
+        """Return the missing hosts of `kind`, with fractions, and the slow hosts without which these suffice."""
         kind, cores, none, new = self.kind, self.observation.cores, frozenset[str](), self._new_slot
         if not self.equal:
             return (need - self.capacity(there)) / (kind.cores * kind.speed), none
@@ -142,7 +141,7 @@ class SharedHosts:
         return [DrainHost(host, why=why) for host in usable if host in slow]
 
     def _with_cheapest_rest(self, kinds: Sequence[HostType], short: float, slot: float) -> Sequence[HostType]:
-        """Return `kinds` for a need of `short` hosts; the cheapest with such slots take the place of the last."""
+        """Return `kinds` for `short` hosts; the cheapest with such slots replace the last."""
         # All but one host have the lowest price per core, so that no mix costs less by more than that host's price.
         observation, last = self.observation, kinds[-1]
         rest = (short - len(kinds) + 1) * self._size(last)
@@ -214,7 +213,7 @@ class SharedHosts:
         return [DrainHost(host, why=why) for host in going]
 
     def withdraw_surplus(self, highest: float) -> list[Action]:
-        """Return releases of hosts that wait for `settle` seconds or longer and are not needed, newest request first."""
+        """Return releases of unneeded hosts that wait for at least `settle` seconds, newest request first."""
         observation = self.observation
         rest, going = [*observation.usable, *observation.coming], list[str]()
         for host in reversed(observation.waiting) if observation.usable else ():

@@ -255,7 +255,7 @@ class Draft:
         return host
 
     def placements(self, unit: Unit) -> tuple[tuple[TaskId, str], ...]:
-        """Return (instance, host) of every observed instance of `unit`, in the order of hosts."""
+        """Return (instance, host) of the observed instances of `unit`, in host order."""
         return tuple(
             (task, host)
             for host in self.hosts
@@ -280,7 +280,6 @@ class Draft:
         return not any(self.unit_of(task).scalable for task in self.tasks_on(host))
 
     def value(self, unit: Unit, metric: Metric) -> float:
-        """Return the sum of `metric` over a unit's operators; NaN if none is known."""
         return sum_of(self.observation.operators, metric, unit.operators)
 
     @cached_property

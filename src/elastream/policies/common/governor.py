@@ -34,9 +34,9 @@ Batch: TypeAlias = tuple[int, float]
 class Governor:
     """Limit of the next batch: `allowance` records, which take about `batch_seconds`.
 
-    Records get at least half of `batch_seconds`. Where a batch costs more than that without any, they get as much again:
-    smaller batches would be hardly shorter, and fall behind. `recent` holds the last batches without the first one, which
-    starts workers; None before it.
+    Records get at least half of `batch_seconds`. If an empty batch costs more than that, they get as much again: smaller
+    batches would hardly be shorter, and fall behind. `recent` holds the last batches without the first one, which starts
+    workers; None before it.
     """
 
     batch_seconds: float
@@ -59,9 +59,9 @@ class Governor:
 def next_allowance(records: Floats, seconds: Floats, allowance: int, batch_seconds: float) -> int:
     """Return the allowance after batches of `records` that lasted `seconds`, oldest first; shape (batches,) each.
 
-    Costs follow from a Theil-Sen line, which resists stalled batches. It uses the lower quartile of the slopes: under noise
-    the cost of a record becomes 0, so that noise is not attributed to records. If all batches have about the same size, all
-    time is attributed to records. The function calls no others, because the simulator compiles it.
+    Costs follow from a Theil-Sen line, which resists stalled batches. It uses the lower quartile of the slopes, so noise is
+    not attributed to records. If all batches have about the same size, all time is. The function calls no others, because
+    the simulator compiles it.
     """
     count = records.size
     if records[count - 1] < allowance and seconds[count - 1] < batch_seconds * IN_TIME:

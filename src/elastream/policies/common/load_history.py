@@ -292,7 +292,7 @@ class LoadHistory:
         return np.asarray(self.samples[5] > 0)
 
     def with_need(self, time: float, cores: tuple[float, ...], settle: float) -> "LoadHistory":
-        """Return this history with a need, without needs older than `settle` seconds."""
+        """Return this history with a need; drop those older than `settle` seconds."""
         recent = tuple(each for each in self.needs if each[0] >= time - settle and len(each[1]) == len(cores))
         needs = (*recent, (time, cores))
         return self._with(needs=needs)

@@ -31,7 +31,6 @@ def cheapest_type(context: Context, only: str | None = None) -> HostType:
 
 
 def missing_type_reason(context: Context, name: str | None) -> str | None:
-    """Return a sentence if hosts are offered, but none of type `name`; otherwise None."""
     if name is None or not context.host_types or name in context.host_types:
         return None
     return f"there is no host type {name!r} (there are: {', '.join(context.host_types)})"
@@ -55,7 +54,6 @@ def types_to_lease(observation: Observation, kind: HostType, count: int) -> tupl
 
 
 def source_sum(observation: Observation, metric: Metric) -> float:
-    """Return `metric` summed over the sources; NaN if one is unknown."""
     return total_of(observation.operators, metric, [source.name for source in observation.context.graph.sources])
 
 
@@ -65,9 +63,9 @@ def total_of(frame: Frame, metric: Metric, names: Iterable[str]) -> float:
 
 
 def frames_of_batch(observation: Observation) -> tuple[Frame, ...]:
-    """Return the frames of operators that were observed during the last micro-batch, the newest last.
+    """Return the operators' frames during the last micro-batch, the newest last.
 
-    Unchained operators have no batches: only the newest frame is returned.
+    Unchained operators have no batches: returns only the newest frame.
     """
     lasts = 0.0 if observation.context.layout.unchained else observation.latency(Metric.BATCH_DURATION).value or 0.0
     since = observation.time - lasts
@@ -80,7 +78,6 @@ def sum_of(frame: Frame, metric: Metric, names: Iterable[str]) -> float:
 
 
 def known_mean(values: Floats) -> float:
-    """Return the mean of the known `values`; NaN if none is known."""
     measured = values[~np.isnan(values)]
     return float(measured.mean()) if measured.size else math.nan
 

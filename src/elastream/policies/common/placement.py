@@ -35,9 +35,8 @@ ENOUGH = 0.01
 def balance(observation: Observation) -> list[MoveTask]:
     """Return moves that balance each operator's tasks per usable core; empty if balanced.
 
-    Operators are balanced one by one, as stages of a batch run in turn. Tasks on draining hosts
-    move with the drain. After the moves, no two equal hosts differ by more than one task; unequal ones by up to `SLACK`
-    more.
+    Operators are balanced one by one, as stages of a batch run in turn. Tasks on draining hosts move with the drain. Then
+    equal hosts differ by at most one task, unequal ones by up to `SLACK` more.
     """
     moves: list[MoveTask] = []
     if not len(observation.tasks) or len(observation.usable) < 2:

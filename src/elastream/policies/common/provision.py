@@ -49,7 +49,6 @@ class Provision:
     cores: float = field(default=math.nan, compare=False)
 
     def cost(self, type: HostType, seconds: float) -> float:
-        """Return the cost of these hosts for `seconds`, in whole billing time units."""
         return self.hosts * type.billing.units(seconds) * type.price
 
 
@@ -279,7 +278,7 @@ def _placed(layout: Layout) -> list[Operator]:
 
 
 def _own(operator: Operator) -> float:
-    """Return the cores of an instance; one that declares none counts as a whole core."""
+    """Return the cores of an instance; 1 if it declares none."""
     return operator.cores or 1.0
 
 

@@ -23,7 +23,7 @@ class RecordWork:
 
     Attributes:
         cores: Core-seconds of speed 1 for a record, in the mix that arrives.
-        left: Work that a record waiting for a query has ahead, in parts of that of a source record.
+        left: Work ahead of a record that waits for a query, as a part of a source record's.
     """
 
     cores: float
@@ -37,8 +37,8 @@ class QueryWork:
     Attributes:
         names: Queries, upstream first.
         times: Ends of the rounds; shape (rounds,).
-        figures: Records from sources, records, those processed by the rates told, and those committed; core-seconds of
-            speed 1. Shape (5, queries, rounds).
+        figures: Records from sources, arrived, processed (by rates) and committed; core-seconds of speed 1. Shape (5,
+            queries, rounds).
     """
 
     names: tuple[str, ...]

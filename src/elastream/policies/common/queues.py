@@ -60,11 +60,10 @@ def entries(context: Context, unit: Unit) -> tuple[str, ...]:
 
 
 def service_levels(context: Context) -> dict[str, float]:
-    """Return the seconds allowed to each operator; operators without a promise are left out.
+    """Return the seconds allowed to each operator with a promise.
 
-    An operator has the level that it declares. The first operator of a stage has the queue, and gets the sum of the stage's
-    levels. Without declared levels it gets an equal part of the target latency, divided by the number of queues on the
-    longest path.
+    An operator has its declared level. The first operator of a stage has the queue, and gets the sum of the stage's levels.
+    Without declared levels it gets the target latency over the number of queues on the longest path.
     """
     layout, graph = context.layout, context.graph
     declares = {o.name: o.max_duration for o in graph.operators if o.max_duration is not None}

@@ -1,6 +1,6 @@
 """Limits beyond which more hosts do not help: state partitions, and hosts that brought nothing.
 
-One slot works on a state partition at a time. So a micro-batch takes at least as long as the heaviest partitions of its
+One slot works on a state partition at a time, so a micro-batch lasts at least as long as the heaviest partitions of its
 keyed stages. Other limits (source, sink, driver) show in the gain of more hosts.
 """
 
@@ -109,11 +109,11 @@ def within_reach(
 ) -> tuple[float, LoadHistory, str]:
     """Limit `need` to what state partitions can keep busy, if they cannot process the rate.
 
-    Counts their number, and their weight in the last `ROUNDS` rounds: the lowest of them, because one long task says
-    little. The reason is given once the limit has held for as many rounds.
+    Counts their number, and their lowest weight in the last `ROUNDS` rounds, because one long task says little. The reason
+    is given once the limit has held for as many rounds.
 
     Returns:
-        The limited need, the history after this round, and the reason; empty if nothing limits it.
+        The limited need, the history after this round, and the reason, or empty.
     """
     heavy = None if load.cold else reach(observation, measured=True)
     if heavy is not None or history.partition_bounds:
@@ -153,7 +153,7 @@ def after_trial(
     half an hour.
 
     Returns:
-        The history after this round, and why no hosts are leased beyond the metered work; empty if nothing is against it.
+        The history after this round, and why no hosts are leased beyond the metered work, or empty.
     """
     if history.trial is not None and observation.time - history.trial.time > SHORTFALL_MEMORY_S:
         history = replace(history, trial=None)
@@ -192,7 +192,7 @@ def _has_gain(before: HostTrial, now: HostTrial) -> bool:
 
 
 def low_gain_reason(before: HostTrial, now: HostTrial, behind: float) -> str:
-    """Return a sentence if the new cores bring less than half of their promise, else an empty string.
+    """Return a sentence if the new cores bring less than half of their promise, else "".
 
     They promise records in proportion to cores, but at most what arrives: `behind` times what is processed now.
     """
@@ -207,7 +207,6 @@ def low_gain_reason(before: HostTrial, now: HostTrial, behind: float) -> str:
 
 
 def _trial(observation: Observation, load: SizingInputs, history: LoadHistory, cores: float) -> HostTrial:
-    """Return a trial with the means of the window; NaN if unknown."""
     recent = history.times > observation.time - load.window
     measured = [row[recent & ~np.isnan(row)] for row in (history.processed, history.busy)]
     processed, busy = (float(row.mean()) if row.size else math.nan for row in measured)

@@ -189,7 +189,7 @@ class Service:
 def planned_seconds(fixed: float, target: float, limit: float | None) -> float:
     """Return the length that batches of `fixed` seconds without records are planned with (seconds).
 
-    The governor gives records at least half of the limit. Without a limit a batch is to take a third of the target latency.
+    The governor gives records at least half of the limit. Without one a batch is to take a third of the target latency.
     """
     if limit is None and not target > 0:
         return max(1.0, 2 * fixed)
@@ -214,7 +214,7 @@ def _of_all_sizes(shown: Sequence[tuple[float, float, float, float]]) -> tuple[t
 
 
 def quantile(values: Sequence[float], level: float) -> float:
-    """Return a quantile, by linear interpolation. For the few values of a round, numpy's takes twenty times as long."""
+    """Return a quantile by linear interpolation; numpy's takes twenty times as long for few values."""
     ordered = sorted(values)
     at = level * (len(ordered) - 1)
     low = int(at)

@@ -110,7 +110,7 @@ class SizingInputs:
 
     @once
     def stays_late(self) -> bool:
-        """True if the last `ROUNDS` micro-batches of a query were late, and none of them was one of its first."""
+        """True if the last `ROUNDS` micro-batches of a query were late, none of them among its first."""
         history = self.history
         return any(
             late >= ROUNDS and history.ended.get(query, 0) >= FIRST_BATCHES + ROUNDS for query, late in history.late.items()
@@ -120,7 +120,7 @@ class SizingInputs:
     def declared(self) -> float:
         """Declared core-seconds per source record, in the mix that arrives now; NaN if an operator declares none.
 
-        NaN also while no operator that works is known, as of a query that Autopilot watches from its start.
+        NaN also while no working operator is known, as in a query that Autopilot watches from its start.
         """
         observation = self.observation
         sources = [source.name for source in observation.context.graph.sources]
@@ -156,7 +156,6 @@ class SizingInputs:
 
     @once
     def backlog(self) -> float:
-        """Known records queued at all operators; NaN if none is known."""
         return self.observation.backlog
 
     @once
@@ -227,7 +226,6 @@ class SizingInputs:
 
     @property
     def settled(self) -> bool:
-        """True if no host came or left within the window."""
         return self.since_change >= self.window
 
     @property
@@ -246,7 +244,7 @@ class SizingInputs:
 
     @once
     def _rounds(self) -> list[Frame]:
-        """The operators' metrics now and one, two, ... rounds ago, newest first, as far as known."""
+        """The operators' metrics of the last rounds, newest first, as far as known."""
         frames, until = [self.observation.operators], self.observation.time - self.pace
         for sample in reversed(self.observation.history):
             if len(frames) > ROUNDS:
@@ -274,7 +272,7 @@ class SizingInputs:
 
     @property
     def marginal(self) -> float:
-        """Return the cores that one record/s more keeps busy; with the fixed work of batches if that is not known apart."""
+        """Return the cores that one record/s more keeps busy; includes the fixed work of batches without a fit."""
         return self.work if self._fit is None else self._fit.slope
 
     @once

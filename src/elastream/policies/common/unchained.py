@@ -1,6 +1,6 @@
 """Sizing of operators whose instances reserve cores: instances by each operator's own work, hosts by their instances.
 
-A slow operator hides the load of those after it. Rates therefore follow from the sources and the selectivities.
+A slow operator hides the load of those after it, so rates follow from the sources and selectivities.
 """
 
 import math
@@ -55,7 +55,7 @@ def needs_of(
 
     Args:
         arriving: Records/s at which the newest figures were measured.
-        start: Start of a host (seconds). Late records are processed within the target latency, or within `start` if longer.
+        start: Start of a host (seconds). Late records are processed within the target latency, or `start` if longer.
         ahead: Seconds for which queues grow until a host leased now works; 0 if hosts are coming.
     """
     graph, frame = observation.context.graph, observation.operators

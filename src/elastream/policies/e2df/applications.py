@@ -135,8 +135,6 @@ class ApplicationRules:
 
 
 class Refusal(IntEnum):
-    """Reason for refusing a proposal."""
-
     GRANTED = 0
     TAKEN = 1
     CRITICAL = 2

@@ -117,7 +117,7 @@ class InstanceActions:
 
 
 def refusals(snapshot: Snapshot, plan: RoundPlan, kinds: Mapping[str, str], name: str) -> Plan:
-    """Return a plan without actions: refused proposals and remarks on operators and hosts that are stuck."""
+    """Return a plan of refused proposals, and remarks on stuck operators and hosts."""
     refused = (*_refused_instances(snapshot, plan), *_refused_hosts(snapshot, plan, kinds, name))
     return Plan(remarks=_stuck(snapshot, plan), refused=refused)
 
@@ -190,7 +190,7 @@ def requests(observation: Observation, snapshot: Snapshot, plan: RoundPlan, type
 
 
 def surplus(observation: Observation, snapshot: Snapshot, plan: RoundPlan, settle: float) -> list[Action]:
-    """Return releases of hosts that have been empty for `settle` seconds, while no operator lacks a slot."""
+    """Return releases of hosts empty for `settle` seconds, unless an operator lacks a slot."""
     if _short_of_slots(observation, snapshot, plan):
         return []
     into = {snapshot.hosts.names[row] for row in plan.grants.proposals.host[plan.grants.granted].tolist() if row >= 0}
@@ -371,7 +371,7 @@ class E2df(Policy):
         return [names[row] for row in full if names[row] not in observation.context.scalable]
 
     def _may_place(self, observation: Observation) -> bool:
-        """Return True if the first hosts are up and tasks that have a place are known; on Spark after the first batch."""
+        """Return True if the first hosts are up and placed tasks are known (on Spark after the first batch)."""
         context = observation.context
         fixed = any(each.kind is Kind.KEYED and each.name not in context.scalable for each in context.graph.operators)
         enough = min(self.initial, context.max_hosts)

@@ -105,7 +105,7 @@ class Snapshot:
 
     @cached_property
     def critical(self) -> Booleans:
-        """Applications whose known response time is over its target, shape (applications,)."""
+        """Applications known to exceed their target response time, shape (applications,)."""
         return np.asarray(self.applications.response > self.applications.target)
 
 
@@ -127,9 +127,8 @@ def snapshot_of(observation: Observation) -> Snapshot:
     """Return the managers' snapshot of an observation.
 
     If an operator is not scalable, its tasks on one host count as one instance (on Spark: its state partitions). Chained
-    stages
-    of a query take turns on the same slots: each instance counts as used for all turns together, and as fully used with
-    several waiting micro-batches.
+    stages take turns on the same slots: each instance counts as used for all turns together, and as fully used with several
+    waiting micro-batches.
     """
     context = observation.context
     leases = {h: lease for h, lease in observation.leases.items() if lease.state is not HostState.RELEASING}
@@ -161,7 +160,7 @@ def snapshot_of(observation: Observation) -> Snapshot:
 
 
 def holds(observation: Observation, kind: HostType) -> int:
-    """Return the slots of an empty host of that type, limited by the cores and memory of instances."""
+    """Return the slots of an empty host, limited by the cores and memory of instances."""
     cores, memory = _most(observation)
     return int(min(kind.slots, max(1.0, _fitting(kind, cores, memory))))
 

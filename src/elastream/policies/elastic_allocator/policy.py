@@ -57,7 +57,7 @@ class Objective(StrEnum):
 
 
 def deviation(loads: Floats, capacities: Floats) -> float:
-    """Return Elastic Allocator's R_dev: root of the summed squared differences of utilisation from its mean over hosts."""
+    """Return R_dev: root of the summed squared differences of utilisation from its mean over hosts."""
     used = loads / capacities
     return float(np.sqrt(((used - used.mean(axis=0)) ** 2).sum()))
 
@@ -383,7 +383,7 @@ class ElasticAllocator(Policy):
         most: Allowed part of a host's capacity.
         worth: Least relative drop of the deviation that justifies moves.
         trials: Time limit of the matching.
-        search: Improve the matching by a search. False: Algorithm 1 as published.
+        search: Improve the matching. False: Algorithm 1 as published.
         slots: Each task fills a slot, as on Storm; otherwise tasks share cores.
     """
 

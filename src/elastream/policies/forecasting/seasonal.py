@@ -1,7 +1,7 @@
 """Forecasts by the best of several methods of statsforecast: naive, seasonal, ETS, ARIMA and Theta.
 
-A back-test on older data chooses. All hosts share one choice for their speeds, all links one for their bandwidths, so that
-a new one is forecast after a few samples.
+A back-test on older data chooses. All hosts share one choice for speeds, all links one for bandwidths, so that a new one is
+forecast after a few samples.
 """
 
 import logging

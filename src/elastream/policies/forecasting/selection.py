@@ -1,4 +1,4 @@
-"""Learned selection of the method that will perform best next, from the recent deviations of a quantity.
+"""Learned selection of the method that will perform best next.
 
 The network of the thesis (pp. 52-54) maps the past hour's deviations to the next hour's best method. It learns from an
 oracle, or with `Online` during the run. Learning needs scikit-learn and river; a learned network is a few hundred
@@ -82,7 +82,7 @@ class Online:
         self._model.learn_one(_named(vector), int(best(errors)))
 
     def choose(self, vectors: Floats) -> Integers:
-        """Return the number of the best method for each row; 0 before anything was learned."""
+        """Return the best method's number for each row; 0 before anything was learned."""
         return np.array([self._model.predict_one(_named(vector)) or 0 for vector in vectors], dtype=np.int64)
 
 
@@ -183,7 +183,7 @@ def best(errors: Floats) -> Integers:
 
 
 def agreement(errors: Floats, chosen: Integers) -> float:
-    """Return the part of the rows of `errors` in which the chosen method was a best one."""
+    """Return the part of the rows in which the chosen method had the least error."""
     mine = np.take_along_axis(errors, chosen[:, None], axis=1)[:, 0]
     return float((mine <= errors.min(axis=1) + ROUNDING).mean())
 

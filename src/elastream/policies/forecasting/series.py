@@ -139,7 +139,7 @@ Book = Mapping[SeriesOf, TimeSeries]
 def collected(book: Book, observation: Observation, width: float) -> Book:
     """Return `book` with the sources' rates, hosts' speeds and links' bandwidths of `observation`.
 
-    Rates are those of every monitoring time since the last one. Hosts and links that are gone are left out.
+    Rates are those of every monitoring time since the last one. Absent hosts and links are left out.
     """
     updated: dict[SeriesOf, TimeSeries] = {}
 
@@ -220,7 +220,7 @@ class Forecaster(Protocol):
         ...
 
     def lacking(self) -> str:
-        """Return what is missing for it to work, as a sentence; empty if nothing is."""
+        """Return a sentence on what it lacks to work, or ""."""
         ...
 
 
@@ -245,7 +245,7 @@ class Oracle:
     """Forecaster that knows the simulated future, with an adjustable error.
 
     Args:
-        error: Mean error e: from 0 in the first step to 2e in the last; each step's is drawn from a normal distribution.
+        error: Mean error e: from 0 in the first step to 2e in the last, drawn from a normal distribution.
         bias: Added to all forecasts.
         spread: `"variance"`: half of a step's error, as on p. 113. `"size"`: the draws' mean absolute value is the error.
         seed: Seed of the errors, with the subject and the time of the forecast.
@@ -340,5 +340,4 @@ def _means(value: Callable[[Floats], Floats], edges: Floats) -> Floats:
 
 
 def informed(forecaster: Forecaster, prospect: Prospect) -> Forecaster:
-    """Return `forecaster`, an oracle with the future of the run."""
     return forecaster.prepared(prospect) if isinstance(forecaster, Oracle) else forecaster

@@ -1,4 +1,4 @@
-"""Robust local linear trend of a rate: its value now and a short time ahead, with the error.
+"""Robust local linear trend of a rate, now and a short time ahead, with its error.
 
 Theil-Sen's slope and medians, over the samples after the last jump. A slope within its error counts as 0.
 """
@@ -28,8 +28,7 @@ NONE: Floats = np.zeros((3, 0))
 class Surprises:
     """Jumps of the load above its forecast.
 
-    Rounds of excess less than a horizon apart are one surprise. Its size is the excess that it had for at least half a
-    horizon.
+    Rounds of excess less than a horizon apart are one surprise. Its size is the excess that lasts at least half a horizon.
 
     Attributes:
         older: Times, levels and forecasts of earlier rounds, oldest first; shape (3, rounds).
@@ -69,10 +68,7 @@ class Surprises:
         return float(self.older[2, row]) if row >= 0 else math.nan
 
     def upper(self, expected: float, horizon: float, pace: float) -> float:
-        """Return the value that `expected` may become within `horizon` seconds, if a jump recurs.
-
-        It is at most the highest level remembered.
-        """
+        """Return `expected` after a jump that recurs within `horizon` seconds; at most the highest level remembered."""
         least = _lasting(horizon, pace)
         sizes = sorted((excesses[-1] for _, excesses in self.jumps if len(excesses) >= least), reverse=True)
         if len(sizes) < RECURS:

@@ -35,9 +35,9 @@ class Grid:
         seconds: Length of a bin.
         start: Bins until a host requested now works.
         steps: Bins of a horizon.
-        host_start: Seconds that a host takes to start, from which `start` follows.
-        budget: Seconds that a record may wait, from which `steps` follows.
-        paid: Seconds for which a lease is paid at least.
+        host_start: Start of a host (seconds); gives `start`.
+        budget: Seconds that a record may wait; gives `steps`.
+        paid: Least seconds for which a lease is paid.
         age: Seconds since the newest known arrivals, where the bins begin.
     """
 
@@ -53,7 +53,7 @@ class Grid:
     def of(
         cls, host_start: float, budget: float, pace: float, seconds: float | None, paid: float, age: float = 0.0
     ) -> "Grid":
-        """Return the grid. `seconds`: length of the bins if it is fixed; else a multiple of `pace`."""
+        """Return the grid. `seconds`: fixed length of the bins; else a multiple of `pace`."""
         after = max(budget + pace, host_start / 2)
         if seconds is None:
             widest = min((host_start + pace + after) / BINS, max(budget, pace))
@@ -81,7 +81,7 @@ class Grid:
         return max(0.0, longer - self.budget)  # what arrives a budget before the end is in time already
 
     def alike(self, other: "Grid") -> bool:
-        """Return True if outlooks of `other` are outlooks of this grid."""
+        """Return True if outlooks of `other` suit this grid."""
         return (self.start, self.steps, self.waits) == (other.start, other.steps, other.waits)
 
     def fits(self, host_start: float, budget: float) -> bool:
@@ -232,7 +232,6 @@ def with_backlog(without: float, total: Floats, waiting: float, late: float, bud
 
 @njit(cache=True)
 def time_late(waiting: float, capacity: float, budget: float, recovery: float) -> float:
-    """Return the seconds for which records may be late: `recovery` once they are, otherwise 0."""
     return recovery if waiting > budget * capacity else 0.0
 
 

@@ -10,5 +10,4 @@ else:
     except ImportError:
 
         def njit(**_: Any) -> Any:
-            """Return a decorator that leaves a function as it is."""
             return lambda function: function

@@ -1,7 +1,4 @@
-"""`Horizon`: lease the fewest hosts that serve every expected record within its latency budget.
-
-The rules hold on Spark and in simulation. The page on how hosts are chosen explains them.
-"""
+"""Policy `Horizon`, on Spark and in simulation. The docs page on how hosts are chosen explains its rules."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -80,7 +77,7 @@ class Memory:
         leased: Host-seconds, and seconds, since the last replay.
         next_replay: Time of the next replay (seconds of the run).
         work: Cores that a record/s keeps busy, as last known; NaN before.
-        host_start: Seconds that hosts took to start, as last measured; 0 before.
+        host_start: Start of hosts as last measured (seconds); 0 before.
     """
 
     history: LoadHistory
@@ -107,7 +104,7 @@ class Horizon(Policy):
 
     Args:
         in_time: Part of the records that must be in time.
-        host_type: Type to lease. None: the one with the lowest price per core and second; of equals the smallest.
+        host_type: Type to lease. None: the cheapest per core and second; of equals the smallest.
         max_parallelism: Most instances of one operator. None: 64 threads for an operator that waits, else no limit.
         perfect: Plan for the load as it will come, in simulated runs.
 
@@ -139,7 +136,6 @@ class Horizon(Policy):
         return True
 
     def unsupported_reason(self, context: Context) -> str | None:
-        """Return a sentence if no host of `host_type` is offered or the future is unknown, otherwise None."""
         if self.perfect and self.prospect is None:
             return "perfect forecasts are those of simulated runs: leave perfect out, or simulate"
         return missing_type_reason(context, self.host_type)
@@ -275,7 +271,6 @@ class _Foreseeing(SizingRound):
         return min(max(float(np.median(needs)), self.load.marginal), max(work, self.load.marginal) * MOST_OVERHEAD)
 
     def _host_start(self) -> float:
-        """Return the start time of a host (seconds): the measured one if longer than declared."""
         return max(self.host_type.start, self._measured_start)
 
     @property
@@ -464,8 +459,6 @@ class _Foreseeing(SizingRound):
 
 
 class _Chained(_Foreseeing, ChainedRound):
-    """Round for operators that share cores."""
-
     @property
     def _usable(self) -> float:
         return shared_capacity(self.observation, self.observation.usable, equal=self._equal)
@@ -525,8 +518,6 @@ class _Chained(_Foreseeing, ChainedRound):
 
 
 class _Unchained(_Foreseeing, UnchainedRound):
-    """Round for instances that reserve cores."""
-
     @once
     def _cores_of_record(self) -> float:
         # Busy cores over processed records mislead: sources never queue, and operators work off what waits before them.

@@ -48,7 +48,7 @@ class Setting:
 
     Attributes:
         reserve: Factor on the need of the outlook.
-        hold: Seconds for which a host must be idle before it goes.
+        hold: Idle seconds after which a host goes.
         fixed: No others are leased while the need is within what the replay has met.
     """
 
@@ -64,8 +64,8 @@ class Choice:
     """Result of a replay.
 
     Attributes:
-        late: Share of late records in the replay.
-        hosts: Mean number of hosts in the replay.
+        late: Share of late records.
+        hosts: Mean number of hosts.
         surcharge: Factor by which hosts above the least ones cost more than in replays.
         explained: Share of records since the last replay that are late in this one.
         met: Largest backlog (records) foreseen for the time when a host works, of which none was late.
@@ -80,7 +80,7 @@ class Choice:
 
     @property
     def constant(self) -> bool:
-        """Return True if the number of hosts is hardly ever above the least one."""
+        """Return True if the hosts hardly ever exceed the least number."""
         return self.setting.least > 1 and self.hosts <= CONSTANT * self.setting.least
 
 
@@ -101,7 +101,7 @@ class Fleet:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Runs:
-    """Results of all settings in a replay; columns have one entry per setting.
+    """Results of a replay; columns are settings.
 
     Attributes:
         late: Late records; shape (bins, settings).
@@ -127,7 +127,7 @@ def replay(
 
     Args:
         allowance: Share of records that may be late. Below 0 none may, and the load grows by `STRESS` times the amount.
-        leased: Host-seconds, and seconds, since then.
+        leased: Host-seconds, and seconds, since the last replay.
         jumps: False if the past is young: its outlooks say nothing about its worst jump.
     """
     fleet = replace(fleet, each=fleet.each / (1 + STRESS * max(0.0, -allowance)))
@@ -277,7 +277,7 @@ def vain(foreseen: Floats, late: Floats, start: int) -> float:
 
 @njit(cache=True)
 def _paid_ahead(due: Floats, least: float, now: int) -> float:
-    """Return the bins from `now` on for which the `least` hosts are paid: they are used on, as no others need be."""
+    """Return the bins from `now` on for which the `least` hosts are paid; these stay in use."""
     ahead, left = 0.0, least
     for bins in range(due.size - 1, 0, -1):
         hosts = min(due[(now + bins) % due.size], left)
@@ -286,11 +286,10 @@ def _paid_ahead(due: Floats, least: float, now: int) -> float:
 
 
 def _recurring(late: Floats, steps: int) -> Floats:
-    """Return the late records without those of a jump that the load had only once, which is no pattern.
+    """Return the late records without those of a jump that came only once.
 
     Args:
         late: Shape (bins, settings), the most frugal setting first.
-        steps: Bins of a horizon.
     """
     # One jump: most late records of the least fleet are in two horizons, or in a tenth of a shorter past.
     length = max(1, min(2 * steps, late.shape[0] // BLOCKS))

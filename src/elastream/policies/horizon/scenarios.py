@@ -43,7 +43,7 @@ LEAST_PAST = 5
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Moments:
-    """Moments of a past in which scenarios can begin, one an edge between bins. Each bin adds one.
+    """Moments of a past in which scenarios can begin: the edges between bins.
 
     Attributes:
         steps: Bins of a horizon.
@@ -66,7 +66,7 @@ class Moments:
         return cls(steps, total, _features(total, 1, _windows(steps), least), least, rates.size)
 
     def after(self, rates: Floats) -> "Moments | None":
-        """Return the moments of `rates`, which are one bin longer; None once they have to be collected again."""
+        """Return the moments of `rates`, which are one bin longer; None if they must be collected anew."""
         if rates.size != self.total.size or rates.size > RECOLLECTED * self.collected:
             return None
         total = np.append(self.total, self.total[-1] + rates[-1])
@@ -118,11 +118,7 @@ class Past:
         return self.rates.size < LEAST_PAST * steps
 
     def level(self, steps: int) -> tuple[float, int]:
-        """Return the present rate (records/s), 0 without a past, and the bins whose mean it is.
-
-        Args:
-            steps: Bins of a horizon.
-        """
+        """Return the present rate (records/s), 0 without a past, and the bins whose mean it is."""
         rates = self.rates[-COMPARED:]
         if not rates.size:
             return (self.open[0] / self.open[1] if self.open[1] > 0 else 0.0), 1

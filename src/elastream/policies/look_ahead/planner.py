@@ -83,7 +83,7 @@ def tidied(problem: Problem, stages: Sequence[PlannedStage]) -> tuple[PlannedSta
 
 
 def due(schedule: StagedPlan, now: float, pace: float) -> Deployment:
-    """Return the deployment due now, with hosts that later stages need and that must be leased now."""
+    """Return the deployment due now, with hosts of later stages that must be leased now."""
     stages = [stage for stage in schedule.stages if stage.time <= now + pace / 2] or [schedule.stages[0]]
     there = stages[-1].deployment
     names = {host.name for host in there.hosts}

@@ -61,10 +61,7 @@ class Arc:
 
 
 def even_cut(arc: Arc) -> tuple[int, ...] | None:
-    """Return the partitions by host that minimise the highest level; None if there are too few.
-
-    Of equal solutions the one with the least sum of squared levels.
-    """
+    """Return the partitions by host that minimise the highest level, then the sum of squared levels; None if too few."""
     if arc.loads.size < len(arc.hosts):
         return None
     reach = np.concatenate([[0.0], np.cumsum(arc.loads)])
@@ -109,8 +106,8 @@ def half_cut(arc: Arc) -> tuple[int, ...] | None:
 def wider_cut(whole: Arc, hosts: int, owned: tuple[int, ...] | None, gain: float) -> tuple[Arc, tuple[int, ...]] | None:
     """Return the arc to balance and its partitions by host; None if nothing helps.
 
-    The thesis's chain ends at the first host with room, so that a skew takes a change for each neighbour. Here further
-    hosts take part, twice as many each time, if that lowers the highest level of the `whole` ring.
+    The thesis's chain ends at the first host with room, so a skew takes a change for each neighbour. Here further hosts
+    take part, twice as many each time, if that lowers the highest level of the `whole` ring.
 
     Args:
         owned: Cut of the first `hosts` alone; None without one. Further hosts must then improve by `gain`.

@@ -88,7 +88,7 @@ class RingLoad:
 
     @cached_property
     def behind(self) -> Mapping[str, float]:
-        """Arriving over processed records of each operator's query, from 1 to MOST_BEHIND; 1 if unknown."""
+        """Ratios as `_ratios`, at least 1."""
         return {name: max(1.0, ratio) for name, ratio in self._ratios.items()}
 
     @cached_property

@@ -139,8 +139,6 @@ class RingBalance(Policy):
 
 
 class Round:
-    """One planning round."""
-
     def __init__(self, policy: "RingBalance", observation: Observation, before: RingMemory | None) -> None:
         self.policy, self.observation, self.before = policy, observation, before
         target = observation.context.target_latency

@@ -1,7 +1,7 @@
-"""ContTune: start big, then shrink by conservative Bayesian optimisation over the instances tried before.
+"""ContTune: start big, then shrink by conservative Bayesian optimisation.
 
 From Lian et al., "ContTune: continuous tuning by conservative Bayesian optimization for distributed stream data processing
-systems" (PVLDB 16, 2023), Algorithm 1, and from the acquisition and the Gaussian process that its repository publishes.
+systems" (PVLDB 16, 2023), Algorithm 1, and the acquisition and Gaussian process of its repository.
 """
 
 import math
@@ -29,12 +29,12 @@ NOISE = 1e-6
 class ContTune(Rival):
     """Double what falls behind; else have the least number whose predicted capacity suffices, near one tried before.
 
-    An operator falls behind if more records wait than arrive in an interval (the paper leaves open how big its big step
-    is). Otherwise a Gaussian process over the numbers tried so far predicts the processing ability. The least number that
-    reaches the rate is taken if one within `alpha` was tried; else DS2 decides.
+    An operator falls behind if more records wait than arrive in an interval (the paper leaves its big step open). Otherwise
+    a Gaussian process over the tried numbers predicts the processing ability. The least number that reaches the rate is
+    taken if one within `alpha` was tried; else DS2 decides.
 
     Args:
-        alpha: Largest distance to a number tried before. The paper does not fix it.
+        alpha: Largest distance to a number tried before; not fixed by the paper.
         interval: Time between decisions, and of the rates behind one (seconds); that of DS2.
         warm_up_time: Intervals after a change that count for nothing; that of DS2.
     """

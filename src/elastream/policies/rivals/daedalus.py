@@ -45,12 +45,12 @@ class Daedalus(Rival):
 
     The capacity is where the line through utilisation and throughput reaches full utilisation; numbers that never ran have
     one in proportion. An autoregressive model forecasts 15 minutes (the authors search an ARIMA model), or a line through
-    the last loop while that errs. Hosts are equal here, so that no worker limits the others.
+    the last loop while that errs. Hosts are equal here, so no worker limits the others.
 
     Args:
         recovery_target: `target_recovery_time` (seconds).
-        loop_time: `loop_time`: time between decisions, and of the figures behind one (seconds).
-        max_scaleout: Most hosts or instances; `max_scaleout`, 18 in its experiments. None: `max_hosts`, at most MOST.
+        loop_time: Time between decisions, and of the figures behind one (seconds).
+        max_scaleout: Most hosts or instances (18 in its experiments). None: `max_hosts`, at most MOST.
     """
 
     recovery_target: float = 600.0
@@ -138,7 +138,7 @@ def _autoregressive(loads: tuple[float, ...], steps: int) -> Floats:
 
 
 def recovery_time(group: Group, capacity: float, forecast: Floats, *, down: bool) -> float:
-    """Return the seconds until what waits after a rescaling is processed; an hour if the forecast does not show it."""
+    """Return the seconds until the backlog of a rescaling is processed; an hour if beyond the forecast."""
     stopped = DOWN_DOWN_S if down else DOWN_UP_S
     waiting = group.rate * CHECKPOINT_S + float(forecast[:stopped].sum()) + group.backlog
     spare = np.maximum(0.0, capacity - forecast[stopped:]).cumsum()

@@ -30,7 +30,7 @@ class Databricks(ChainedRival):
 
     A stage has a fixed number of tasks. While it runs, those beyond the slots wait, on average half of the time. Hosts are
     added if busy and waiting tasks exceed the slots. They go if these tasks filled less than `utilisation` of the slots for
-    `scale_down` seconds. The rate and the records that wait count for nothing.
+    `scale_down` seconds. Rate and backlog count for nothing.
 
     Args:
         utilisation: Slots to fill after a scale-down; assumed.

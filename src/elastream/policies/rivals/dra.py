@@ -1,4 +1,4 @@
-"""Spark's dynamic resource allocation: executors for the backlog of tasks, removed when idle.
+"""Spark's dynamic resource allocation.
 
 From "Dynamic Resource Allocation" in Spark's documentation (Job Scheduling), sections Request policy and Remove policy.
 Options are named below without their prefix `spark.dynamicAllocation.`. An executor is a host.
@@ -24,8 +24,8 @@ RATES_S = 10.0
 class Dra(ChainedRival):
     """Request hosts while tasks wait for a slot, and release a host that ran no task for `idle_timeout`.
 
-    While tasks wait, each request is twice the one before: 1, 2, 4, ... hosts. Each batch begins again with one host. With
-    hosts for all tasks at once, requests end. A stage has a fixed number of tasks. A host whose CPU was used ran a task.
+    Requests double (1, 2, 4, ... hosts), begin again with each batch, and end once there are slots for all tasks. A host
+    whose CPU was used ran a task.
 
     Args:
         backlog_timeout: `schedulerBacklogTimeout`, also used as `sustainedSchedulerBacklogTimeout` (seconds).
@@ -65,7 +65,6 @@ class Dra(ChainedRival):
         return added
 
     def pending(self, observation: Observation, seconds: float) -> float:
-        """Return the seconds of a batch in which tasks wait for a slot."""
         slots = sum(observation.leases[host].type.width for host in observation.usable)
         return pending_seconds(widest(observation), slots, seconds)
 

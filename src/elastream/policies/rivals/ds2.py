@@ -1,7 +1,7 @@
-"""DS2: instances in proportion to the rate, by true processing rates.
+"""DS2: instances by true processing rates.
 
 From Kalavri et al., "Three steps is all you need: fast, accurate, automatic scaling decisions for distributed streaming
-dataflows" (OSDI 2018), Equations 7 and 8. Defaults are those of `controller/config/ds2.toml` in its repository.
+dataflows" (OSDI 2018), Equations 7 and 8. Names and defaults are those of `controller/config/ds2.toml` in its repository.
 """
 
 import math
@@ -19,14 +19,14 @@ class Ds2(Rival):
     """Have as many instances as the offered rate fills, each at its true processing rate.
 
     The true rate counts records per second of useful time. Chained, operators share cores as in Timely, where the needs of
-    all operators add up. DS2 plans for the rate alone: records that wait count for nothing, and nothing is kept to spare.
-    One instance fewer is no change worth a reconfiguration.
+    all operators add up. DS2 plans for the rate alone, without backlog or reserve. One instance fewer is not worth a
+    reconfiguration.
 
     Args:
-        policy_interval: Time between decisions, and of the rates behind one (`policy_interval`; seconds).
-        warm_up_time: Intervals after a change that count for nothing (`warm_up_time`).
-        activation_time: Intervals that must agree; the highest number counts (`activation_time`).
-        scaling_factor: Instances on top, as a part of the need (`scaling_factor`).
+        policy_interval: Time between decisions, and of the rates behind one (seconds).
+        warm_up_time: Intervals after a change that count for nothing.
+        activation_time: Intervals that must agree; the highest number counts.
+        scaling_factor: Instances on top, as a part of the need.
     """
 
     policy_interval: float = 10.0

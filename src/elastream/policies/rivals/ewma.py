@@ -1,4 +1,4 @@
-"""The rule of Amadeus' Elastic Scaling for Spark: smoothed batch duration over trigger interval.
+"""The rule of Amadeus' Elastic Scaling for Spark.
 
 From the documentation of AmadeusITGroup/Elastic-Scaling, whose options are named below without their prefix
 `com.amadeus.elastic_scaling.`.

@@ -1,4 +1,4 @@
-"""The autoscaler of the Flink Kubernetes Operator: true processing rate, utilisation band, catch-up, delayed scale-down.
+"""The autoscaler of the Flink Kubernetes Operator.
 
 From its documentation ("Autoscaler") and its code (`AutoScalerOptions`, `ScalingMetricEvaluator`, `JobVertexScaler`; 2026).
 Options are named below without their prefix `job.autoscaler.`.
@@ -39,10 +39,10 @@ class Flink(Rival):
 
     Args:
         utilization_boundary: `target.utilization.boundary`: half the width of the band.
-        restart_time: `restart.time` (seconds): records of so long wait after a change.
+        restart_time: `restart.time`: records of so long wait after a change.
         scale_down_max_factor: `scale-down.max-factor`: most of the instances to take away at once.
-        lag_threshold: `backlog-processing.lag-threshold` (seconds): with more backlog the band reaches from 0 to 1.
-        interval: `kubernetes.operator.reconcile.interval` (seconds): time between decisions.
+        lag_threshold: `backlog-processing.lag-threshold`: with more backlog the band reaches from 0 to 1.
+        interval: `kubernetes.operator.reconcile.interval`: time between decisions.
     """
 
     utilization_target: float = 0.7

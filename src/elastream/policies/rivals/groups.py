@@ -24,7 +24,7 @@ ARRIVING, PROCESSED, EMITTED, BUSY, BACKLOG = range(len(METRICS))
 
 @dataclass(frozen=True, eq=False)
 class Window:
-    """Operators' metrics since hosts or instances last changed; earlier ones do not apply.
+    """Operators' metrics since hosts or instances last changed.
 
     Attributes:
         times: Shape (samples,).

@@ -200,7 +200,6 @@ class Score:
         return float(self.throughput.mean())
 
     def feasible(self, goal: Goal) -> bool:
-        """Return True if the mean relative throughput is within the goal's tolerance."""
         return self.mean >= goal.lowest - ROUNDING
 
 

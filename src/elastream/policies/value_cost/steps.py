@@ -474,7 +474,7 @@ def cores_of(assembly: Assembly) -> float:
 
 
 def shared_need(assembly: Assembly, target: float) -> float:
-    """Return the cores of speed 1 that all operators need for `target`, where they share them; at most the current ones."""
+    """Return the shared cores of speed 1 that all operators need for `target`; at most the current ones."""
     work = (assembly.flows().possible * assembly.problem.costs(assembly.active)).sum(axis=1)
     return min(cores_of(assembly), target * float(work.mean()))
 
