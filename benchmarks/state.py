@@ -9,6 +9,7 @@ come while state in heaps grows without end, 20 minutes.
 """
 
 import math
+import os
 import statistics
 import tempfile
 import threading
@@ -35,6 +36,7 @@ from elastream.core.hosts import HostState
 from elastream.core.memory import RESERVE, memory_uses
 from elastream.core.metrics import Metric
 from elastream.core.observation import Observation
+from elastream.core.wording import counted
 from elastream.errors import EnvironmentProblem
 from elastream.policies.placements import Untouched
 from elastream.recording.recorder import Collector
@@ -84,7 +86,7 @@ TOLERANCE, BAR, SPREAD_BAR, NOTICE_BAR, HOSTS_BAR, LOG_BAR = 0.25, 0.9, 1.3, 1.2
 PERIOD = 1
 
 
-def counted(folder: Path) -> dict[str, str]:
+def counting_reads(folder: Path) -> dict[str, str]:
     """Return the settings by which executors write what their file systems read."""
     sink = "spark.metrics.conf.executor.sink.csv"
     return {
@@ -129,7 +131,7 @@ def measured(store: StateStore, moves: int) -> list[dict[str, Any]]:
     found = []
     with tempfile.TemporaryDirectory(prefix="moves-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        with bed(JOB, HOSTS, state_store=store, settings=counted(folder), steady=3) as made:
+        with bed(JOB, HOSTS, state_store=store, settings=counting_reads(folder), steady=3) as made:
             *others, empty = made.plant.hosts.usable
             for number, task in enumerate(sorted(made.plant.placing.tasks)):
                 made.plant.apply(MoveTask(task, others[number % len(others)]))
@@ -170,7 +172,7 @@ def logs(store: StateStore, report: Report, quick: bool) -> None:
     """Compare moves of partitions whose changes outweigh their snapshot, with a new one asked for and without."""
     longest: dict[bool, list[float]] = {True: [], False: []}
     with tempfile.TemporaryDirectory(prefix="logs-", ignore_cleanup_errors=True) as name:
-        own = {**counted(Path(name)), "spark.sql.streaming.stateStore.maintenanceInterval": "60s"}  # Spark's own
+        own = {**counting_reads(Path(name)), "spark.sql.streaming.stateStore.maintenanceInterval": "60s"}  # Spark's own
         with bed(HOT, 2, state_store=store, settings=own, steady=1) as made:
             made.plant.reconciler._usual_limits = MigrationLimits(lazy=False)  # all is read once
 
@@ -189,21 +191,36 @@ def logs(store: StateStore, report: Report, quick: bool) -> None:
 
 
 def observed(report: Report, quick: bool) -> None:
-    """Compare the throughput of one query while its bytes are observed and while they are not."""
+    """Compare the throughput of one query while its bytes are observed and while they are not.
+
+    The time within the observing calls, over that of all cores, is what they may cost at most, whatever the noise.
+    """
+    within = list[float]()
+
+    def timed(call: Callable[..., Any]) -> Callable[..., Any]:
+        def answer(*arguments: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return call(*arguments)
+            finally:
+                within.append(time.perf_counter() - began)
+
+        return answer
+
     with bed(BUSY, 2, steady=1) as made:
 
         def rate(*, observes: bool) -> float:
-            blind = (
-                patch.object(StateSizes, "look"),
-                patch.object(HostMemory, "columns", return_value={}),
-            )
             with ExitStack() as stack:
-                for each in () if observes else blind:
-                    stack.enter_context(each)
+                for kind, name, nothing in ((StateSizes, "look", None), (HostMemory, "columns", {})):
+                    call = timed(getattr(kind, name)) if observes else lambda *_, answer=nothing: answer
+                    stack.enter_context(patch.object(kind, name, call))
                 return made.rate(WINDOW_S)
 
         sides = interleaved(partial(rate, observes=True), partial(rate, observes=False), 2 if quick else 2 * ROUNDS)
     report.figures["records/s"] = sides.figures("bytes observed", "not observed")
+    cores = len(os.sched_getaffinity(0))
+    share = math.fsum(within) / (len(sides.ratios) * WINDOW_S * cores)
+    report.at_most(f"time within observing calls over that of {counted(cores, 'core')}", share, 1 - OBSERVED_BAR)
     report.median_at_least("records/s while bytes are observed, over without", sides.ratios, OBSERVED_BAR)
 
 

@@ -52,7 +52,7 @@ def started(tmp_path: Path) -> tuple[subprocess.Popen[str], Path]:
     """Start the program; return it and its run's folder once some batches are committed."""
     (tmp_path / "keys.py").write_text(PROGRAM)
     process = elastream("run", "keys.py")
-    while not list(tmp_path.glob("runs/*/checkpoint/*/commits/3")):
+    while not list(tmp_path.glob("runs/*/checkpoint/*/commits/1")):
         assert process.poll() is None, process.communicate()[1]
         time.sleep(0.2)
     (run,) = (tmp_path / "runs").iterdir()
