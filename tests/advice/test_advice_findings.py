@@ -462,13 +462,6 @@ def test_long_trigger_of_a_table_makes_its_files_large():
     assert kinds(job(stages, query=Query(sink="DeltaSink[/out]"), every=60.0), 120.0) == set()
 
 
-@pytest.mark.parametrize(("every", "change"), [(5.0, "maxExecutors"), (90.0, "shuffleTracking.timeout")])
-def test_executors_are_pinned_only_where_they_are_idle_for_long(every, change):
-    settings = {"spark.dynamicAllocation.enabled": "true"}
-    found = findings_of(read(job(usual, executors=(2, 2, 2), settings=settings, every=every)), 300.0, explicit=True)
-    assert [each.change for each in found] == [f"spark.dynamicAllocation.{change}, or Autopilot"]
-
-
 def test_failures_before_a_restart_are_counted():
     log = job(usual)
     for _ in range(3):

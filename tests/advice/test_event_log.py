@@ -195,6 +195,13 @@ def test_progress_may_be_one_array_as_recent_progress_is(tmp_path):
     assert len(only_query(read_source(str(tmp_path / "recent"))).batches) == 2
 
 
+def test_idle_query_without_progress_is_not_unfinished(tmp_path):
+    log = log_of(*[100] * 20)
+    log.events = [each for each in log.events if "Progress" not in each["Event"]]
+    log.add("SparkListenerJobEnd", **{"Job ID": 999, "Completion Time": 1_800_009_000_000})
+    assert only_query(read_source(str(log.write(tmp_path / "log")))).unfinished == 0
+
+
 def test_torn_first_line_of_progress_is_skipped(tmp_path):
     lines = [json.dumps(progress(Query(), number, 10.0 * number, 1.0, 50)) for number in range(5)]
     (tmp_path / "log").write_text("\n".join([lines[0][40:], *lines]))

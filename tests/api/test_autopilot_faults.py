@@ -40,7 +40,7 @@ class Planned:
 
 def piloted(policy=None, *, plant=None, application="app-1", **options):
     spark = SimpleNamespace(
-        version="4", sparkContext=SimpleNamespace(master="spark://x", applicationId=application, appName="job")
+        version="4", conf={}, sparkContext=SimpleNamespace(master="spark://x", applicationId=application, appName="job")
     )
     pilot = Autopilot(spark, policy=policy or Planned(), period=1, **options)
     pilot.ended, pilot.made = [], plant or Plant(hosts=2, time_limit=6.0)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from elastream.api.bounded_job import JobQueries
+from elastream.api.bounded_job import JobQueries, spec_of
 from elastream.errors import InputError
 
 
@@ -20,10 +20,31 @@ def queries(monkeypatch):
     return queries
 
 
+class Some:
+    def __init__(self, value):
+        self._value = value
+
+    def isDefined(self):  # noqa: N802
+        return self._value is not None
+
+    def get(self):
+        return self._value
+
+
 def writer(conf=None):
     made = DataStreamWriter.__new__(DataStreamWriter)
     made._spark = SimpleNamespace(conf=SimpleNamespace(set=({} if conf is None else conf).__setitem__))
     return made
+
+
+def test_relative_path_of_a_file_source_is_on_this_machine(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    options = SimpleNamespace(get=lambda name: Some("in") if name == "path" else Some(None))
+    source = SimpleNamespace(className=lambda: "json", options=lambda: options)
+    relation = SimpleNamespace(
+        getClass=lambda: SimpleNamespace(getSimpleName=lambda: "StreamingRelation"), dataSource=lambda: source
+    )
+    assert spec_of(relation, "/c", 0).place == str(tmp_path / "in")
 
 
 def test_progress_of_all_batches_is_kept(queries):

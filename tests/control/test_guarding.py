@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastream.control.guarding import GuardExtension, required_switches
+from elastream.control.extension import required_switches
+from elastream.control.guarding import GuardExtension
 from elastream.control.journal import ActionState, Journal
 from elastream.control.loop import Loop
 from elastream.control.replaying import guarding_again
 from elastream.core.action import Action, Outcome, Status, SwitchAlternate, SwitchEdge
-from elastream.core.guarding import GuardDecision
+from elastream.core.guarding import GUARDS, GuardDecision
 from elastream.core.observation import Composition, Observation
 from elastream.core.plant import Plan
 from elastream.dataflow.signals import SignalReading, Signals
@@ -237,8 +238,8 @@ def test_guards_that_fail_leave_in_force_what_they_said_last(monkeypatch: pytest
 def test_an_element_for_which_the_plan_has_an_allowed_switch_is_left_to_it() -> None:
     allowed = GuardDecision("words", ("split_fast",), {"split_fast": 1.0}, {}, {"split": "never", "split_fast": "always"})
     seen = replace(FakePlant().observe(), standings={"words": allowed})
-    assert required_switches(seen, [FAST]) == []
-    assert required_switches(seen, [SLOW]) == required_switches(seen, []) == [FAST]
+    assert required_switches(seen, [FAST], GUARDS) == []
+    assert required_switches(seen, [SLOW], GUARDS) == required_switches(seen, [], GUARDS) == [FAST]
 
 
 # -- switches under way ------------------------------------------------------------------------------------------------

@@ -1,9 +1,11 @@
 """Requests of people: bounds and drains pass arbitration like any plan, and are journaled."""
 
+import math
 import os
 import time
 from dataclasses import replace
 
+from elastream.control.guarding import GuardExtension
 from elastream.control.journal import Journal
 from elastream.control.loop import Loop
 from elastream.control.requests import RequestExtension
@@ -14,6 +16,7 @@ from elastream.core.plant import Plan
 from elastream.core.scaling import NO_RULES, ScalingRules, rule_of
 from elastream.policies.common.measures import emptied
 from elastream.policies.static import Static
+from elastream.recording.guard_log import GuardLog
 from elastream.recording.recorder import Collector
 from elastream.recording.request_log import Request, RequestLog
 from support.fake_plant import FakePlant
@@ -112,7 +115,7 @@ def test_leases_above_a_cost_wait_until_someone_agrees_and_the_approval_ends_wit
     assert [leased[19], leased[59], leased[99], leased[-1]] == [2, 4, 1, 2]
     refused = {p.refused for d in recording.decisions for p in d.proposals if rule_of(p.refused) == "approve"}
     assert "approve: 3 hosts would cost 1,080.00/h, above 800.00/h: someone must agree" in refused
-    assert any("waits: 3 hosts" in alarm.said for alarm, _ in recording.alarms)
+    assert any("waits until someone agrees" in alarm.said for alarm, _ in recording.alarms)
 
 
 def test_an_approval_sets_no_limit_where_none_is_asked_for(tmp_path):
@@ -137,11 +140,46 @@ def test_a_requested_alternate_runs_until_the_choice_is_given_back(tmp_path):
     assert SwitchAlternate("words", "split_fast") in actions
 
 
+def test_page_is_the_author_of_its_switch_beside_guards_that_are_not_given(tmp_path):
+    directory, fake, collector = new_run(tmp_path / "run"), FakePlant(), Collector()
+    extensions = (GuardExtension(GuardLog(tmp_path / "guards")), RequestExtension(directory))
+    RequestLog(directory.requests).append(Request("alternate", "page", operator="words", alternate="split_fast"))
+    Loop(fake, Prefers(), observers=[collector], extensions=extensions, limit=8.0).run()
+    proposals = [p for d in collector.recording.decisions for p in d.proposals]
+    assert {p.by for p in proposals if p.action == SwitchAlternate("words", "split_fast")} == {"page"}
+    assert {p.refused for p in proposals if p.by == "prefers"} <= {
+        "words is to run as split_fast: requested on the page", "it runs so already"
+    }  # fmt: skip
+    standing = collector.recording.standings_at(8.0)["words"]
+    assert math.isnan(standing.values["split_fast"])
+
+
+def test_approval_that_is_not_used_ends(tmp_path):
+    requests = {5.0: Request("approve", "page", hourly=1500.0)}
+    rules = ScalingRules(approve="800/h")
+
+    class Late(Grows):
+        def plan(self, observation, memory=None):
+            return super().plan(observation) if observation.time > 650 else Plan()
+
+    recording, _ = looped(new_run(tmp_path / "run"), requests, Late(), hosts=1, limit=700.0, scaling=rules)
+    assert recording.leased[-1] == 2
+
+
+def test_rule_that_asks_for_approval_comes_after_the_others(tmp_path):
+    rules = ScalingRules(approve="100/h", stabilization_up="1h")
+    recording, _ = looped(new_run(tmp_path / "run"), {}, Grows(), hosts=1, limit=60.0, scaling=rules)
+    refused = {rule_of(p.refused) for d in recording.decisions[1:] for p in d.proposals if p.refused}
+    assert refused == {"stabilization_up"}
+    assert recording.alarms == () or all(alarm.source != "approval" or cleared for alarm, cleared in recording.alarms)
+
+
 def test_guards_hold_beside_a_requested_alternate(tmp_path):
     directory, fake = new_run(tmp_path / "run"), FakePlant()
+    extension = RequestExtension(directory)
     RequestLog(directory.requests).append(Request("alternate", "page", operator="words", alternate="split_fast"))
     standing = {"words": GuardDecision("words", ("split",), texts={"split": "night"})}
-    seen = RequestExtension(directory).observed(
+    seen = extension.observed(
         replace(fake.observe(), standings=standing, guards=1), Alarms(fake.clock.now)
     )
     assert seen.standings == standing

@@ -60,6 +60,13 @@ def test_copies_of_state_need_room_too():
     assert shortage(observed([0, 1, 2], copies_memory=[500.0] * 3, **native), {"h3"}) != ""
 
 
+def test_copy_of_state_that_leaves_takes_its_place():
+    """Each of two hosts has a copy of the other's state; the last one needs none."""
+    standby = Standby(task=[0, 1], host=[1, 0], lag=[0.0] * 2, megabytes=[200.0] * 2)
+    observation = observed([0, 1], native=400.0, heap_limit=[300.0] * 2, copies_memory=[200.0] * 2)
+    assert shortage(replace(observation, standby=standby), {"h2"}) == ""
+
+
 def test_host_that_others_than_state_fill_is_not_filled_by_state():
     (use,) = memory_uses(observed([0, 1], native=10.0, heap_limit=[1200.0, 300.0]))
     assert use.until_full(np.array([0, 1])) > 100

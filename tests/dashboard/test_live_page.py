@@ -193,9 +193,7 @@ def test_leases_that_wait_are_approved_or_vetoed(tmp_path):
         page = Page([directory.root])
         whole(page.feeds[0])
         client, held = TestClient(page.app(None)), page.feeds[0].held
-        assert (
-            f"Waits for approval: 2 hosts more, for {money(held.hourly)}/h in all" in page.feeds[0].pieces("1 h")["alarms"]
-        )
+        assert f"Waits for approval: 2 hosts more, for {money(held.hourly)}/h in all" in page.feeds[0].pieces("1 h")["held"]
         act(client, confirm=act(client, action="approve")["confirm"])
         act(client, confirm=act(client, action="veto")["confirm"])
         approved, vetoed = RequestLog(directory.requests).newer()
@@ -221,7 +219,7 @@ def test_an_alternate_is_requested_and_given_back(tmp_path):
         page = Page([directory.root])
         whole(page.feeds[0])
         client = TestClient(page.app(None))
-        assert 'value="words=split_fast"' in page.feeds[0].pieces("1 h")["flow"]
+        assert 'value="words=split_fast"' in page.feeds[0].pieces("1 h")["alternates"]
         for choice in ("split_fast", ""):
             act(client, confirm=act(client, action="alternate", alternate=f"words={choice}")["confirm"])
         requests = RequestLog(directory.requests).newer()

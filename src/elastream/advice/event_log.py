@@ -99,10 +99,10 @@ class EventLog:
                     reader(line)
                 except MALFORMED:
                     self.application.unreadable += 1
-        for id, (_, begun) in self._running.items():
-            if id in self.application.queries:
-                self.application.queries[id].unfinished = max(0.0, self._last - begun)
         self._add_silent()
+        for id, (_, begun) in self._running.items():
+            if id in self._told or (id in self.application.queries and not self.application.queries[id].batches):
+                self._progress.query(id).unfinished = max(0.0, self._last - begun)
         return self.application
 
     def _add_silent(self) -> None:
@@ -245,6 +245,9 @@ class EventLog:
         query = self._progress.query(str(event["id"]), event.get("name"))
         self._running.pop(query.id, None)
         query.ended = False
+        open_ = sorted(key for key in self._stages if key[0] == query.id)
+        for key in open_ if query.id in self._told else open_[-1:]:  # a batch that runs again
+            del self._stages[key]
         if "timestamp" in event:
             query.starts.append(epoch(event["timestamp"]))
 

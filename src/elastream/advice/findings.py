@@ -217,8 +217,9 @@ def _of_query(application: Application, query: LoggedQuery, target: float, *, ex
         evidence = f"a batch of {query.name} had run for {format_duration(query.unfinished)} when the log ended"
         change = "limit the records of a batch; more hosts if its tasks fill all slots"
         findings.append(Finding(query.name, "unfinished", evidence, change))
-    if query.bounded:  # latency is not what it is for
-        return [*findings, *(finding for rule in RULES for finding in rule(application, query, warm or query.batches))]
+    if query.bounded:  # latency is not what it is for, nor does it go on for an hour
+        rules = [rule for rule in RULES if rule is not _files] if len(warm) >= LEAST_BATCHES else []
+        return [*findings, *(finding for rule in rules for finding in rule(application, query, warm))]
     findings += _of_time(application, query, warm, target)
     if not explicit:
         findings += _long_trigger(query, warm)
@@ -666,18 +667,14 @@ def _of_dynamic_allocation(application: Application) -> Iterator[Finding]:
     shuffles = any(stage.times.shuffled for batch in batches for stage in batch.stages)
     if not (enabled and tracking and shuffles) or service or len(executors) < 2:
         return
-    batches.sort(key=lambda batch: batch.start)
-    idle = statistics.median([b.start - a.end for a, b in pairwise(batches)] or [0.0])
-    pins = idle > application.time("spark.dynamicAllocation.executorIdleTimeout", "60s")
     begun, ended = application.span
     paid = math.fsum(each.cores * max(0.0, min(each.removed, ended) - max(each.added, begun)) for each in executors)
     used = math.fsum(each.run for each in executors)
     stayed = sum(each.removed >= ended for each in executors) - (int(least) if least.isdecimal() else 0)
     if paid and used < LOADED_PART * paid and stayed >= 2:
-        evidence = f"dynamic allocation kept {stayed} executors, which were busy {percent(used / paid)}: "
-        evidence += "shuffle tracking pins them" if pins else "batches come before they are idle for long"
-        change = "spark.dynamicAllocation." + ("shuffleTracking.timeout" if pins else "maxExecutors")
-        yield Finding("application", "dynamic allocation", evidence, f"{change}, or Autopilot")
+        evidence = f"dynamic allocation kept {stayed} executors, which were busy {percent(used / paid)}"
+        change = "spark.dynamicAllocation.maxExecutors, or shuffleTracking.timeout if idle ones stay; or Autopilot"
+        yield Finding("application", "dynamic allocation", evidence, change)
 
 
 def _of_remarks(application: Application) -> Iterator[Finding]:

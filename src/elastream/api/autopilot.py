@@ -87,6 +87,8 @@ class Autopilot:
         window = STABILIZATION_DOWN
         if self._cloud is not None:
             window = self._cloud.stabilization_down if isinstance(self._cloud, Cloud) else 0.0
+        if settings.scaling.approve and settings.folder is None:
+            raise InputError("approve: without a folder no live page is there to agree on", ("scaling", "approve"))
         self._scaling = with_window(settings.scaling, self._policy, window)
         self._folder = None if settings.folder is None else local_folder(settings.folder, "the folder of an Autopilot")
         if settings.page and self._folder is None:

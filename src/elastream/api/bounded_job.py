@@ -3,6 +3,7 @@
 A job starts its queries with `trigger(availableNow=True)` and ends with them. So does Spark for the flows of a pipeline.
 """
 
+import os
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -25,6 +26,7 @@ from elastream.spark.telemetry.state_files import local_path
 
 # Formats of Spark's file source.
 FILES = frozenset({"text", "csv", "json", "parquet", "orc", "xml", "avro", "binaryfile"})
+SCHEME = re.compile(r"[a-zA-Z][\w+.-]*:")
 FILE_SINK = re.compile(r"FileSink\[(.*)\]")
 # Name of a checkpoint that Spark deletes with its query.
 TEMPORARY = "temporary-"
@@ -156,7 +158,9 @@ def spec_of(relation: Java, checkpoint: str, number: int) -> SourceSpec:
         source = relation.dataSource()
         name, options = str(source.className()), source.options()
         path = options.get("path")
-        if name.lower() in FILES and path.isDefined() and (place := local_path(str(path.get()))) is not None:
+        given = str(path.get()) if path.isDefined() else ""
+        place = local_path(given if SCHEME.match(given) else os.path.abspath(given)) if given else None
+        if name.lower() in FILES and place is not None:
             pattern = options.get("pathGlobFilter")
             names = str(pattern.get()) if pattern.isDefined() else ""
             return SourceSpec("files", place, checkpoint, number, names=names)

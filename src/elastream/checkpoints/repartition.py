@@ -32,7 +32,7 @@ import numpy as np
 from elastream.checkpoints.state import CheckpointState, checkpoint_state
 from elastream.clouds.local.java import cache_folder
 from elastream.core.width import PauseLimit, TooLong
-from elastream.errors import EnvironmentProblem, InputError, first_line, in_one_line
+from elastream.errors import EnvironmentProblem, InputError, first_line
 from elastream.spark.jvm.releases import release_of
 
 if TYPE_CHECKING:
@@ -219,8 +219,8 @@ def repartition(
             shutil.rmtree(copy, ignore_errors=True)
             try:
                 shutil.copytree(folder, copy, copy_function=_link)
-            except OSError as error:
-                raise EnvironmentProblem(f"{folder} cannot be copied beside itself: {in_one_line(error)}") from error
+            except shutil.Error as error:
+                raise EnvironmentProblem(f"{folder} cannot be copied beside itself: {error.args[0][0][2]}") from error
             say(f"repartitioning from {state.width} to {partitions}")
             try:
                 spark._streamingCheckpointManager.repartition(str(copy), partitions, not skip_open_batch)

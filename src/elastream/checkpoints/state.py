@@ -18,13 +18,11 @@ from elastream.errors import InputError, in_one_line
 from elastream.recording.directory import RunDirectory
 from elastream.recording.manifest import read_manifest
 from elastream.recording.paths import path_of
-from elastream.spark.telemetry.state_files import file_size, files_of, size_and_rows
+from elastream.spark.telemetry.state_files import file_size, files_of, has_rows, size_and_rows
 from elastream.spark.worker.composition import latest_batch
 
 ROCKSDB = "RocksDBStateStoreProvider"
 PROVIDER, WIDTH = "spark.sql.streaming.stateStore.providerClass", "spark.sql.shuffle.partitions"
-# End of the names of a join's stores that count the rows of each key.
-COUNTS = "keyToNumValues"
 # Names of the copy that a repartition makes, and of the checkpoint before it.
 BESIDE = re.compile(r".+\.(repartitioning|\d+-partitions)")
 # A partition with more than this multiple of the mean is named.
@@ -196,10 +194,9 @@ def _operator_name(place: Path) -> str:
 
 def _partition(place: Path, version: int) -> PartitionState:
     stores = [place, *(each for each in place.glob("*") if each.is_dir() and each.name not in ("SSTs", "_metadata"))]
-    found = [(store.name, part) for store in stores if (part := _store(store, version)) is not None]
+    found = [(store, part) for store in stores if (part := _store(store, version)) is not None]
     parts = [part for _, part in found]
-    # A join has a store of counts beside each of its rows.
-    rows = [part.rows for name, part in found if not math.isnan(part.rows) and not name.endswith(COUNTS)]
+    rows = [part.rows for store, part in found if not math.isnan(part.rows) and has_rows(store)]
     ages = [part.snapshot_age for part in parts if not math.isnan(part.snapshot_age)]
     return PartitionState(
         math.fsum(part.bytes for part in parts),

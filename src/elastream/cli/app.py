@@ -70,11 +70,6 @@ class Commands(TyperGroup):
         except ElastreamError as error:
             typer.echo(f"elastream: {error}", err=True)
             raise typer.Exit(error.exit_status) from None
-        except OSError as error:
-            if error.filename is None:
-                raise
-            typer.echo(f"elastream: {error.filename}: {error.strerror or error}", err=True)
-            raise typer.Exit(ElastreamError.exit_status) from None
         except ModuleNotFoundError as error:
             if not (sentence := missing(error, "this command")):
                 raise

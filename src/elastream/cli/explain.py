@@ -265,7 +265,7 @@ def _explain_guards(recording: "Recording", decision: "Decision", printer: _Prin
         return
     compositions = recording.compositions_at(decision.time)
     requested = compositions[""]
-    heading(f"guards, version {decision.guards}")
+    heading(f"guards, version {decision.guards}" if decision.guards else "alternates")
     for element, standing in standings.items():
         runs = requested.running(element)
         effective = compositions.get(recording.query_of(element))

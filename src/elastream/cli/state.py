@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +12,7 @@ import typer
 from elastream.cli.options import is_quiet
 from elastream.cli.output import AsJson, print_json
 from elastream.core.wording import clock, counted
+from elastream.errors import ElastreamError, EnvironmentProblem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +38,8 @@ def state(place: Place, as_json: AsJson = False) -> None:
     """
     from elastream.checkpoints.state import checkpoint_state, checkpoints_of, local_folder
 
-    states = {name: checkpoint_state(folder) for name, folder in checkpoints_of(local_folder(place)).items()}
+    with _readable():
+        states = {name: checkpoint_state(folder) for name, folder in checkpoints_of(local_folder(place)).items()}
     if as_json:
         print_json([_described(name, each) for name, each in states.items()])
         return
@@ -61,16 +63,17 @@ def repartition(context: typer.Context, place: Place, partitions: Partitions, sk
     from elastream.recording.run_state import holder_of
     from elastream.spark.jvm.releases import installed
 
-    place = local_folder(place)
-    folders, directory = checkpoints_of(place), RunDirectory(place)
-    is_run = directory.manifest.is_file()
+    with _readable():
+        place = local_folder(place)
+        folders, directory = checkpoints_of(place), RunDirectory(place)
+        is_run = directory.manifest.is_file()
     say = (lambda sentence: None) if is_quiet(context) else (lambda sentence: typer.echo(sentence, err=True))
     if is_run and holder_of(directory.lock) is not None:
         from elastream.api.repartitioning import request_repartition
 
         typer.echo(request_repartition(directory, partitions, say))
         return
-    with ExitStack() as stack:
+    with _readable(), ExitStack() as stack:
         if is_run:
             stack.enter_context(run_lock(directory))
         changing = states_to_change(folders, partitions, skip_open_batch=skip_open_batch)
@@ -83,7 +86,8 @@ def repartition(context: typer.Context, place: Place, partitions: Partitions, sk
                 changed[name] = change(spark, each.folder, partitions, say, skip_open_batch=skip_open_batch)
         except BaseException:
             for name, done in reversed(changed.items()):
-                undo(changing[name].folder.resolve(), done)
+                with suppress(ElastreamError):  # the others still can
+                    undo(changing[name].folder.resolve(), done)
             raise
         for name, done in changed.items():
             query = f"{name}: " if name else ""
@@ -96,6 +100,14 @@ def repartition(context: typer.Context, place: Place, partitions: Partitions, sk
             manifest = read_manifest(directory)
             identity = {**manifest.identity, PARTITIONS: str(partitions)}
             write_manifest(directory, replace(manifest, identity=identity))
+
+
+@contextmanager
+def _readable() -> "Iterator[None]":
+    try:
+        yield
+    except OSError as error:
+        raise EnvironmentProblem(f"{error.filename or 'a file'}: {error.strerror or error}") from error
 
 
 def _show(name: str, state: "CheckpointState") -> None:

@@ -1,8 +1,8 @@
 """Seam for features in every round of the loop, such as guards and key tables."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from elastream.core.action import Action, SetKeyTable, UpdateCode
+from elastream.core.action import Action, SetKeyTable, SwitchAlternate, SwitchEdge, UpdateCode
 from elastream.core.alarm import Alarms
 from elastream.core.decision import Proposal
 from elastream.core.guarding import GuardDecision
@@ -27,6 +27,28 @@ class LoopExtension:
 
     def proposals(self, observation: Observation, planned: Sequence[Action], alarms: Alarms) -> Sequence[Proposal]:
         return ()
+
+
+def required_switches(observation: Observation, planned: Iterable[Action], by: str) -> list[Action]:
+    """Return switches away from what decisions of `by` forbid and `planned` leaves.
+
+    The allowed target of highest known value wins.
+    """
+    chosen = {
+        action.element
+        for action in planned
+        if isinstance(action, SwitchAlternate | SwitchEdge) and not action.forbidden(observation.standings)
+    }
+    switches: list[Action] = []
+    for element, decision in observation.standings.items():
+        active = observation.composition.running(element)
+        if decision.by != by or not decision.allowed or active is None or active in decision.allowed or element in chosen:
+            continue
+        target = decision.best(active)
+        why = f"{decision.refusal(active)}; {target} may run: {decision.texts[target]}"
+        kind = SwitchEdge if element in observation.context.graph.choices else SwitchAlternate
+        switches.append(kind(element, target, why=why))
+    return switches
 
 
 # Proposer in decision records, and source of alarms.

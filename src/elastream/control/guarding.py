@@ -1,14 +1,14 @@
 """Guards in the control loop: from signals to decisions, every round."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from elastream.control.extension import LoopExtension
-from elastream.core.action import Action, SwitchAlternate, SwitchEdge
+from elastream.control.extension import LoopExtension, required_switches
+from elastream.core.action import Action
 from elastream.core.alarm import Alarms
 from elastream.core.decision import Proposal
-from elastream.core.guarding import GuardDecision
+from elastream.core.guarding import GUARDS, GuardDecision
 from elastream.core.observation import Observation
 from elastream.dataflow.endpoints import SignalSource
 from elastream.dataflow.signals import Signals
@@ -59,11 +59,11 @@ class GuardExtension(LoopExtension):
         return replace(observation, signals=signals, standings=standings, guards=self._number)
 
     def urgent(self, observation: Observation) -> bool:
-        return observation.standings != self._planned_under and bool(required_switches(observation, ()))
+        return observation.standings != self._planned_under and bool(required_switches(observation, (), GUARDS))
 
     def proposals(self, observation: Observation, planned: Sequence[Action], alarms: Alarms) -> Sequence[Proposal]:
         self._planned_under = observation.standings
-        return [Proposal(action, "guards") for action in required_switches(observation, planned)]
+        return [Proposal(action, GUARDS) for action in required_switches(observation, planned, GUARDS)]
 
     def _load_versions(self, observation: Observation, alarms: Alarms) -> None:
         try:
@@ -103,25 +103,3 @@ class GuardExtension(LoopExtension):
             return {}
         alarms.clear(SIGNALS_ALARM)
         return readings
-
-
-def required_switches(observation: Observation, planned: Iterable[Action]) -> list[Action]:
-    """Return switches away from forbidden elements that `planned` leaves.
-
-    The allowed target of highest known value wins.
-    """
-    chosen = {
-        action.element
-        for action in planned
-        if isinstance(action, SwitchAlternate | SwitchEdge) and not action.forbidden(observation.standings)
-    }
-    switches: list[Action] = []
-    for element, decision in observation.standings.items():
-        active = observation.composition.running(element)
-        if not decision.allowed or active is None or active in decision.allowed or element in chosen:
-            continue
-        target = decision.best(active)
-        why = f"{decision.refusal(active)}; {target} may run: {decision.texts[target]}"
-        kind = SwitchEdge if element in observation.context.graph.choices else SwitchAlternate
-        switches.append(kind(element, target, why=why))
-    return switches

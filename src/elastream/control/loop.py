@@ -380,12 +380,10 @@ class Loop:
         self._emit(lambda each: each.decided(decision))
 
     def _tell_of_waiting(self, decided: Iterable[Proposal]) -> None:
-        waits = next((each for each in decided if rule_of(each.refused) == APPROVAL), None)
-        if waits is None:
-            self._alarms.clear(APPROVAL_ALARM)
+        if any(rule_of(each.refused) == APPROVAL for each in decided):
+            self._alarms.sound(APPROVAL_ALARM, "a lease waits until someone agrees on the live page")
         else:
-            _, _, why = waits.refused.partition(": ")
-            self._alarms.sound(APPROVAL_ALARM, f"{waits.action.describe()} waits: {why}")
+            self._alarms.clear(APPROVAL_ALARM)
 
     def _without_scarce(self, observation: Observation, now: float, *, vital: bool) -> tuple[Observation, list[str]]:
         kinds = observation.context.host_types.values()

@@ -5,8 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from elastream.control.extension import LoopExtension
-from elastream.control.guarding import required_switches
+from elastream.control.extension import LoopExtension, required_switches
 from elastream.control.scaling import staying
 from elastream.core.action import Action, DrainHost, ReleaseHost, Repartition
 from elastream.core.alarm import Alarms
@@ -22,6 +21,8 @@ from elastream.units import ROUNDING
 # Proposer in decision records and in the journal.
 BY = "page"
 REQUESTED = "requested on the page"
+# Seconds for which an approval waits for a lease.
+APPROVAL_S = 600.0
 # Seconds for which a refused drain is proposed again.
 PATIENCE_S = 60.0
 # Seconds for which a repartition waits for the first batch of a driver, which tells the number of partitions.
@@ -36,7 +37,8 @@ class RequestExtension(LoopExtension):
         self._since = directory.lock.stat().st_mtime if directory.lock.exists() else time.time()
         self._bounds: Request | None = None
         self._alternates: dict[str, str] = {}  # empty: the policy's choice
-        self._approved, self._above = 0.0, False  # money per second; whether the cost was above the run's own limit
+        # Money per second, whether the cost was above the run's own limit, and when an unused approval ends.
+        self._approved, self._above, self._approval_ends = 0.0, False, math.inf
         self._drains: dict[str, float] = {}
         self._repartitions: list[Proposal] = []
         self._refuse_at = 0.0
@@ -68,7 +70,7 @@ class RequestExtension(LoopExtension):
             case "bounds":
                 self._bounds = request
             case "approve":
-                self._approved, self._above = request.hourly / 3600, False
+                self._approved, self._above, self._approval_ends = request.hourly / 3600, False, now + APPROVAL_S
             case "alternate":
                 self._alternates[request.operator] = request.alternate
             case "drain":
@@ -79,12 +81,12 @@ class RequestExtension(LoopExtension):
                 self._refuse_at = now + FIRST_BATCH_S
 
     def _check_approval(self, observation: Observation) -> None:
-        """End the approval once the cost was above the run's own limit and is not any more."""
+        """End an approval once the cost was above the run's own limit and is not any more, or if it is not used."""
         if not self._approved:
             return
         cost = math.fsum(lease.type.price_rate for lease in staying(observation).values())
         above = cost > observation.context.scaling.approved * (1 + ROUNDING)
-        if self._above and not above:
+        if not above and (self._above or observation.time >= self._approval_ends):
             self._approved, self._contexts = 0.0, None
         self._above = above
 
@@ -94,8 +96,8 @@ class RequestExtension(LoopExtension):
         for operator, alternate in self._alternates.items():
             standing = standings.get(operator)
             if alternate and operator in graph.by_name and (standing is None or alternate in standing.allowed):
-                names = [each.name for each in graph.by_name[operator].alternates]
-                standings[operator] = GuardDecision(operator, (alternate,), texts=dict.fromkeys(names, REQUESTED))
+                texts, values = {alternate: REQUESTED}, {alternate: math.nan}
+                standings[operator] = GuardDecision(operator, (alternate,), values, {}, texts, BY)
         return replace(observation, standings=standings) if self._alternates else observation
 
     def urgent(self, observation: Observation) -> bool:
@@ -125,6 +127,5 @@ class RequestExtension(LoopExtension):
             refused = "no batch has ended since the driver started"
             repartitions = [replace(each, refused=refused) for each in self._repartitions]
             self._repartitions = []
-        # With guards, these propose the switches that standings require.
-        switches = [] if observation.guards else required_switches(observation, planned)
+        switches = required_switches(observation, planned, BY)
         return [*(Proposal(each, BY) for each in (*drains, *switches)), *repartitions]

@@ -60,17 +60,18 @@ class ScalingLimits:
     def _too_many(
         self, action: LeaseHost, observation: Observation, adding: int, going: int, granted: Sequence[Action]
     ) -> str:
-        rules, after = self.rules, self.there + adding - going
+        after = self.there + adding - going
         if self.money is not None and (reason := self.money.refusal(action, observation, granted)):
             return f"budget: {reason}"
         if after < max(observation.context.min_hosts, self.needed):
             return ""
-        if reason := approval_needed(action, observation, granted):
-            return f"{APPROVAL}: {reason}"
         if self.excluded:  # what was lost meanwhile is replaced: that is no scaling
             return "" if after < self.frozen_hosts else f"excluded_periods: nothing is scaled while '{self.excluded}' holds"
-        if self.first:
-            return ""
+        reason = "" if self.first else self._too_fast(after)
+        return reason or approval_needed(action, observation, granted)
+
+    def _too_fast(self, after: int) -> str:
+        rules = self.rules
         if after >= self.lowest:
             window = format_duration(rules.stabilization_up or 0.0)
             return f"stabilization_up: within the last {window} {counted(int(self.lowest), 'host')} sufficed"
@@ -115,16 +116,18 @@ def _part(factor: float, hosts: int) -> int:
 
 def approval_needed(action: LeaseHost, observation: Observation, granted: Sequence[Action]) -> str:
     """Return why a lease beside those `granted` waits for approval, or ""."""
-    most, types = observation.context.scaling.approved, observation.context.host_types
+    most, types, leases = observation.context.scaling.approved, observation.context.host_types, observation.leases
     if most == math.inf:
         return ""
     leaving = {each.host for each in granted if takes_away(each, observation)}
     kinds = [lease.type for host, lease in staying(observation).items() if host not in leaving]
+    kinds += [leases[each.host].type for each in granted if isinstance(each, CancelDrain) and each.host in leases]
     kinds += [types[each.type] for each in (*granted, action) if isinstance(each, LeaseHost) and each.type in types]
     hourly = 3600 * math.fsum(kind.price_rate for kind in kinds)
     if hourly <= 3600 * most * (1 + ROUNDING):
         return ""
-    return f"{counted(len(kinds), 'host')} would cost {money(hourly)}/h, above {money(3600 * most)}/h: someone must agree"
+    cost = f"{counted(len(kinds), 'host')} would cost {money(hourly)}/h, above {money(3600 * most)}/h"
+    return f"{APPROVAL}: {cost}: someone must agree"
 
 
 def staying(observation: Observation) -> dict[str, Lease]:

@@ -4,16 +4,19 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+GUARDS = "guards"
+
 
 @dataclass(frozen=True, slots=True)
 class GuardDecision:
-    """Result of an element's guards."""
+    """Result of an element's guards, or of a person's request."""
 
     element: str
     allowed: tuple[str, ...]  # alternates with active guards. Empty: no change.
     values: Mapping[str, float] = field(default_factory=dict)  # relative value of each, in [0, 1]; NaN: unknown
     unknown: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # unknown signals by undecided alternate
     texts: Mapping[str, str] = field(default_factory=dict)  # conditions by alternate. One without a guard may not run.
+    by: str = GUARDS  # who decided: guards, or a person
 
     @property
     def why(self) -> str:
@@ -26,6 +29,8 @@ class GuardDecision:
     def refusal(self, alternate: str) -> str:
         if alternate in self.allowed:
             return ""
+        if self.by != GUARDS:
+            return f"{self.element} is to run as {', '.join(self.allowed)}: requested on the {self.by}"
         if alternate not in self.texts:
             return f"{alternate} has no guard among those of {self.element}: it may not run"
         reason = self.why if not self.allowed else f"the guard of {alternate} is not active"

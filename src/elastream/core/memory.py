@@ -138,24 +138,32 @@ class Fit:
         return f"a partition of {self.stuck:.0f} MB of {self.kind}{when} fits on none"
 
 
-def fits(observation: Observation, ahead: float, reserve: float, leaving: Collection[str] = ()) -> Iterator[Fit]:
-    """Yield whether state fits on the hosts that stay, by kind of memory that is known on one of them.
+def fits(
+    observation: Observation, ahead: float, reserve: float, leaving: Collection[str] = (), *, partial: bool = False
+) -> Iterator[Fit]:
+    """Yield whether state fits on the hosts that stay, by kind of memory that is known on all of them.
 
     Args:
         ahead: Seconds for which growing state grows.
         reserve: Share of each limit to leave free.
         leaving: Hosts whose state moves, besides draining ones.
+        partial: Yield also kinds that are known on some; the others take nothing.
     """
     rows, tasks, standby = observation.hosts.rows, observation.tasks, observation.standby
     going = {*leaving, *(name for name, lease in observation.leases.items() if lease.state in MOVING)}
     at = [rows[host] for host in observation.usable if host not in going and host in rows]
     away, gone = (np.isin(each, [rows[host] for host in going if host in rows]) for each in (tasks.host, standby.host))
-    copies = standby.megabytes[gone & (standby.megabytes > 0)].tolist()  # others make them anew
+    held = np.nan_to_num(standby.megabytes)
+    # Others make copies anew, and a copy of state that leaves takes its place.
+    copies = held[gone & (held > 0)].tolist() if len(at) > 1 else []
+    becomes = np.bincount(standby.host, held * np.isin(standby.task, np.flatnonzero(away)), len(observation.hosts))
     for use in memory_uses(observation, ahead) if at else ():
         known = [host for host in at if not math.isnan(use.room[host])]  # a new host tells its limit after seconds
+        use = use if use.kind == DECLARED else replace(use, used=use.used - becomes)
         most, excess = use.up_to(reserve), (-use.room)[known].tolist()
-        room, moving = (most - use.used)[known].tolist(), [*use.tasks[away].tolist(), *copies]
-        if not known:
+        room, moving = (most - use.used)[known].tolist(), use.tasks[away].tolist()
+        moving += copies if use.kind != DECLARED else []
+        if not known or (len(known) < len(at) and not partial):
             continue
         need, spilled, full = float(use.used[known].sum()) + math.fsum(moving), list[float](), set[int]()
         for host, row in enumerate(known):
@@ -166,7 +174,7 @@ def fits(observation: Observation, ahead: float, reserve: float, leaving: Collec
         without = _without_room([*((size, True) for size in spilled), *((size, False) for size in moving)], room, full)
         yield Fit(
             use.kind,
-            len(at),
+            len(known),
             need,
             float(most[known].sum()),
             stuck=max((size for size, _ in without), default=0.0),
@@ -193,8 +201,8 @@ def shortage(observation: Observation, leaving: Collection[str]) -> str:
     """Return why state would not fit once the hosts `leaving` are gone, or "". Unknown memory forbids nothing."""
     # A partition that already fits on no host is no reason to keep one.
     ahead = _growing_for(observation, KEEP_S)
-    staying = {fit.kind: fit.staying for fit in fits(observation, ahead, RESERVE)}
-    for fit in fits(observation, ahead, RESERVE, leaving):
+    staying = {fit.kind: fit.staying for fit in fits(observation, ahead, RESERVE, partial=True)}
+    for fit in fits(observation, ahead, RESERVE, leaving, partial=True):
         if fit.missing > fit.staying or fit.staying > staying.get(fit.kind, 0.0) * (1 + ROUNDING):
             carry = f"{counted(fit.hosts, 'host')} would carry the load, {fit.hosts + 1} carry the state"
             return f"memory: {carry}: {fit.sentence}"

@@ -433,7 +433,7 @@ def tried(scene: Scene, name: str, policy: Policy, tell: Tell) -> Trial:
         until=scene.seconds,
         look=look,
         guards=scene.guards,
-        scaling=scene.settings.scaling,
+        scaling=replace(scene.settings.scaling, approve=None),  # nobody can agree
         figures=False,  # a trial reads what was proposed and refused
     )
     latency = scene.settings.latency

@@ -10,7 +10,7 @@ import numpy as np
 from elastream.core.action import Action, Outcome, Status, from_json
 from elastream.core.decision import Decision, Fault, Proposal, Unknown
 from elastream.core.frames import Frame
-from elastream.core.guarding import GuardDecision
+from elastream.core.guarding import GUARDS, GuardDecision
 from elastream.core.hosts import Billing, HostState, HostType, Lease
 from elastream.core.latency import Basis
 from elastream.core.metrics import Metric
@@ -134,6 +134,7 @@ def read_standing(fields: Mapping[str, Any], before: GuardDecision | None) -> Gu
         {name: math.nan if value is None else value for name, value in fields["values"].items()},
         {name: tuple(missing) for name, missing in fields["unknown"].items()},
         fields["texts"] or (before.texts if before is not None else {}),
+        fields.get("by", GUARDS),
     )
 
 

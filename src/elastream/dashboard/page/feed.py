@@ -111,8 +111,11 @@ class Feed:
         waiting = [each.action for each in last if rule_of(each.refused) == APPROVAL and isinstance(each.action, LeaseHost)]
         if not waiting:
             return None
-        there = [lease.type for lease in recording.hosts if lease.until is None and lease.state not in MOVING]
+        leases = {each.host: each.type for each in recording.hosts if each.until is None and each.state not in MOVING}
         types = {kind.name: kind for kind in recording.host_types}
+        granted = (each.action for each in recording.decisions[-1].outcomes if each.succeeded)
+        came = [each for each in granted if isinstance(each, LeaseHost) and each.host not in leases]
+        there = [*leases.values(), *(types[each.type] for each in came if each.type in types)]
         kinds = [*there, *(types[each.type] for each in waiting if each.type in types)]
         return Held(len(waiting), len(there), 3600 * math.fsum(kind.price_rate for kind in kinds))
 
@@ -160,9 +163,10 @@ class Feed:
         queries = {batch.segment for batch in recording.batches[-NEWEST_BATCHES:]}
         said = often_said([each for each in recording.decisions if each.time >= begin], queries)
         findings = [(text, share) for text, share in said.items() if share >= OFTEN]
-        yield "alarms", rendered("live_alarms.html.j2", alarms=alarms, held=self.held, findings=findings)
-        alternates = self.alternates if state.live else {}
-        yield "flow", rendered("live_flow.html.j2", flow=self._flow(recording), alternates=alternates)
+        yield "alarms", rendered("live_alarms.html.j2", alarms=alarms, findings=findings)
+        yield "held", rendered("live_held.html.j2", held=self.held)
+        yield "alternates", rendered("live_alternates.html.j2", alternates=self.alternates if state.live else {})
+        yield "flow", rendered("live_flow.html.j2", flow=self._flow(recording))
         yield "timeline", rendered("timeline.html.j2", timeline=timeline(recording, begin, ahead))
         if time.monotonic() >= self._hosts[1] or self._hosts[0] != span:
             lanes, left = self._lanes(recording, begin, end)

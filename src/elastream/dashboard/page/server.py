@@ -278,8 +278,12 @@ class Page:
                 if answer == "approve":
                     sentence = f"Let {feed.name} have {held.text}? This ends once it costs no more than its own limit."
                     return sentence, journaled(Wish("approve", BY, hourly=held.hourly))
+                if not held.there:
+                    raise InputError("no host is there yet: set bounds instead")
+                earlier = [each.min_hosts for each in requests.newer() if each.action == "bounds"]
+                least = min([held.there, *(earlier[-1:] or [0])])
                 return f"Let {feed.name} have at most {counted(held.there, 'host')}?", journaled(
-                    Wish("bounds", BY, max_hosts=held.there)
+                    Wish("bounds", BY, min_hosts=least, max_hosts=held.there)
                 )
         raise InputError(f"{fields.get('action')!r} is no action of this page")
 

@@ -20,7 +20,7 @@ function connect() {
 
 // A piece under the pointer stays as it is, or a click would miss and a figure could not be read.
 function show(piece, text) {
-  if (!["flow", "timeline", "hosts", "decisions"].includes(piece.dataset.piece) || !piece.matches(":hover")) put(piece, text);
+  if (!["held", "timeline", "hosts", "decisions"].includes(piece.dataset.piece) || !piece.matches(":hover")) put(piece, text);
   else {
     if (!waiting.has(piece)) piece.addEventListener("mouseleave", () => { put(piece, waiting.get(piece)); waiting.delete(piece); }, { once: true });
     waiting.set(piece, text);
@@ -35,7 +35,8 @@ function put(piece, text) {
   if (lanes && piece.querySelector(".lanes")) piece.querySelector(".lanes").scrollTop = top;
   piece.querySelectorAll(".wide").forEach((each, number) => { each.scrollLeft = wide[number] || 0; });
   if (!focus) return;
-  const same = focus.dataset.host ? `[data-host="${CSS.escape(focus.dataset.host)}"]` : focus.className ? `.${focus.className}` : null;
+  const { host, act } = focus.dataset;
+  const same = host ? `[data-host="${CSS.escape(host)}"]` : act ? `[data-act="${act}"]` : focus.className ? `.${focus.className}` : null;
   const again = same && piece.querySelector(same);
   if (again) again.focus({ preventScroll: true });
 }

@@ -9,7 +9,8 @@ import os
 import re
 import time
 import zipfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 # Name of such a file; format 2 of checkpoints appends a commit id to the version.
 STATE_FILE_NAME = re.compile(r"(\d+)(?:_[\w-]+)?\.(delta|changelog|snapshot|zip)")
 WHOLE = ("snapshot", "zip")
+# End of the names of a join's stores that count the rows of each key.
+COUNTS = "keyToNumValues"
 LOCAL = re.compile(r"(?:file:(?://)?)?(/.*)", re.DOTALL)
 # This store's files are directly in the folder of a partition; other stores have a subfolder of their name.
 DEFAULT = "default"
@@ -65,9 +68,9 @@ class _Store:
             size, self.rows = size_and_rows(path)
             self.whole = (newest, size)
         self.deltas = {v: size for v, size in self.deltas.items() if v >= self.whole[0]}
-        for number, whole, path in listed:
-            if not whole and number >= self.whole[0] and number not in self.deltas:
-                self.deltas[number] = file_size(path)
+        changes = [(number, path) for number, whole, path in listed if not whole and number >= self.whole[0]]
+        for number, path in newest_of([each for each in changes if each[0] not in self.deltas]).items():
+            self.deltas[number] = file_size(path)
 
     def size(self, version: int) -> float:
         """Return the bytes of the state at `version`, or NaN."""
@@ -109,7 +112,7 @@ class StateSizes:
         """Rows of each partition's newest snapshot, shape (partitions,); NaN unless RocksDB counted them."""
         if not self._stores:
             return self._unknown
-        return np.array([known_sum([store.rows for store in stores]) for stores in self._stores])
+        return np.array([known_sum([each.rows for each in stores if has_rows(each.folder)]) for stores in self._stores])
 
     @property
     def _bytes(self) -> Floats:
@@ -153,14 +156,26 @@ def files_of(folder: Path, version: int) -> StateFiles:
     """Return the files of the store in `folder` at `version`."""
     files = [each for each in written_files(folder) if each[0] <= version]
     newest, _, snapshot = max((each for each in files if each[1]), default=(0, True, ""))
-    changes: dict[int, str] = {}
-    for number, whole, path in files:
-        if whole or number <= newest:
-            continue
-        # A batch that ran again leaves two files in format 2; its commit names the one that was written last.
-        if number not in changes or os.stat(path).st_mtime > os.stat(changes[number]).st_mtime:
-            changes[number] = path
+    changes = newest_of([(number, path) for number, whole, path in files if not whole and number > newest])
     return StateFiles(snapshot, tuple(changes.values()))
+
+
+def newest_of(files: Sequence[tuple[int, str]]) -> dict[int, str]:
+    """Return a file of changes for each version, in order.
+
+    A batch that ran again leaves two in format 2; its commit names the one that was written last.
+    """
+    versions = Counter(number for number, _ in files)
+    ordered = [(number, modified(path) if versions[number] > 1 else 0.0, path) for number, path in files]
+    return {number: path for number, _, path in sorted(ordered)}
+
+
+def modified(path: str) -> float:
+    """Return when a file was written; 0 if it is gone."""
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0
 
 
 class MoveLoad(NamedTuple):
@@ -192,6 +207,11 @@ def move_load(saved: "SavedState | None", partition: int) -> MoveLoad:
     whole = math.fsum(file_size(each.snapshot) for each in opened if each.snapshot) / MEGABYTE
     changed = math.fsum(file_size(path) for each in opened for path in each.changes) / MEGABYTE
     return MoveLoad(whole + changed, changed, max(len(each.changes) for each in opened))
+
+
+def has_rows(store: Path) -> bool:
+    """Return False for a store that counts the rows of another."""
+    return not store.name.endswith(COUNTS)
 
 
 def _store_folder(root: Path, operator: int, partition: int, store: str) -> Path:
