@@ -42,7 +42,7 @@ def page() -> Iterator[str]:
             flag = "--setting" if name == "settings" else f"--{name.replace('_', '-')}"
             if isinstance(setting.kind, Flag) and setting.kind.switch:
                 flag = setting.kind.switch
-            option = f"`{flag}`" if setting.option and options else ""
+            option = f"`{flag}`" if setting.group and options else ""
             key = "yes" if name in keys and declaring is RunSettings else ""
             if described.get(name) == setting.help:
                 same.append(f"`{name}`")

@@ -44,9 +44,9 @@ FRONTS = [(run, RunSettings), (simulate, SimulateSettings), (Autopilot, Autopilo
 class More(RunSettings):
     """Run settings with three more."""
 
-    spare: int = setting("Hosts to keep spare.", Whole(least=0), default=1, key=True, option=True)
-    wait: float | str | None = setting("Time to wait.", Seconds(positive=True), default=None, key=True, option=True)
-    eager: bool = setting("Lease at once.", Flag(), default=False, key=True, option=True)
+    spare: int = setting("Hosts to keep spare.", Whole(least=0), default=1, key=True, group="Own")
+    wait: float | str | None = setting("Time to wait.", Seconds(positive=True), default=None, key=True, group="Own")
+    eager: bool = setting("Lease at once.", Flag(), default=False, key=True, group="Own")
 
 
 @keywords_of(More)

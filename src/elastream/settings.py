@@ -292,15 +292,13 @@ class Setting(NamedTuple):
         help: Text for the command line, the reference page and docstrings.
         kind: Kind of value, which checks it.
         key: True for a key at the top of a document.
-        option: True for an option of the command line.
         lasting: True if a resumed run keeps the option.
-        group: Heading of the option in a command's help.
+        group: Heading of the option in a command's help; empty for none on the command line.
     """
 
     help: str
     kind: Kind
     key: bool = False
-    option: bool = False
     lasting: bool = True
     group: str = ""
 
@@ -333,7 +331,6 @@ class Settings:
         Seconds(positive=True),
         default=None,
         key=True,
-        option=True,
         group=GOAL,
     )
     replicas: int = setting(
@@ -342,7 +339,6 @@ class Settings:
         Whole(least=0),
         default=0,
         key=True,
-        option=True,
         group=DATAFLOW,
     )
     scaling: ScalingRules = setting(
@@ -350,7 +346,6 @@ class Settings:
         "replaces the file's rule. An empty value removes it. Repeatable.",
         Rules(),
         default=NO_RULES,
-        option=True,
         group=HOSTS,
     )
 
@@ -375,7 +370,6 @@ class DataflowSettings(Settings):
         Whole(least=1, most=MAX_STATE_PARTITIONS, why="each is a task of every batch"),
         default=None,
         key=True,
-        option=True,
         group=DATAFLOW,
     )
     guards: Path | str | None = setting(
@@ -383,7 +377,6 @@ class DataflowSettings(Settings):
         PathOf(),
         default=None,
         key=True,
-        option=True,
         group=DATAFLOW,
     )
     tables: Sequence[KeyTable] = setting(
@@ -395,7 +388,6 @@ class DataflowSettings(Settings):
         ModeName(get_args(Mode)),
         default="batch",
         key=True,
-        option=True,
         group=DATAFLOW,
     )
     show: bool = setting(
@@ -414,7 +406,6 @@ class LiveSettings(Settings):
         "Serve a live page of the run on this machine, at an address that is printed.",
         Flag(),
         default=False,
-        option=True,
         group=WATCH,
         lasting=False,
     )
@@ -424,7 +415,6 @@ class LiveSettings(Settings):
         Seconds(),
         default=RETENTION,
         key=True,
-        option=True,
         group=FOLDER,
     )
 
@@ -453,7 +443,6 @@ class RunSettings(DataflowSettings, LiveSettings):
         Seconds(positive=True),
         default=None,
         key=True,
-        option=True,
         group=GOAL,
     )
     batch: float | str | None = setting(
@@ -470,7 +459,6 @@ class RunSettings(DataflowSettings, LiveSettings):
         SparkSettings(),
         default=None,
         key=True,
-        option=True,
         group=HOSTS,
     )
     currency: str = setting('Currency of all prices, such as `"EUR"`.', Text(), default="", key=True)
@@ -479,7 +467,6 @@ class RunSettings(DataflowSettings, LiveSettings):
         "address, the driver's files lie below `runs` here and are copied there.",
         PathOf(metavar="DIR"),
         default="runs",
-        option=True,
         group=FOLDER,
         lasting=False,
     )
@@ -487,7 +474,6 @@ class RunSettings(DataflowSettings, LiveSettings):
         "End the run so long after its hosts and queries have started, such as 3min.",
         Seconds(positive=True),
         default=None,
-        option=True,
         group=FOLDER,
         lasting=False,
     )
@@ -496,7 +482,6 @@ class RunSettings(DataflowSettings, LiveSettings):
         "composition, results and leases.",
         PathOf(metavar="RUN"),
         default=None,
-        option=True,
         group=FOLDER,
         lasting=False,
     )
@@ -504,7 +489,6 @@ class RunSettings(DataflowSettings, LiveSettings):
         "Replace the results of an earlier run where the sinks write. Without it such results are an error.",
         Flag(),
         default=False,
-        option=True,
         group=FOLDER,
         lasting=False,
     )
@@ -526,7 +510,6 @@ class ExportSettings:
         "container 0.0.0.0.",
         Listen(),
         default=None,
-        option=True,
         group=WATCH,
         lasting=False,
     )
@@ -534,7 +517,6 @@ class ExportSettings:
         "Older name of a bare port of `metrics`, until 0.3.",
         Whole(least=0, most=LAST_PORT, requirement=f"a port, 0 to {LAST_PORT}"),
         default=None,
-        option=True,
         group=WATCH,
         lasting=False,
     )
@@ -542,7 +524,6 @@ class ExportSettings:
         "File for events as JSON lines, which are appended. -: standard error.",
         PathOf(),
         default=None,
-        option=True,
         group=WATCH,
         lasting=False,
     )
@@ -556,31 +537,26 @@ class CommandSettings(RunSettings, ExportSettings):
         "Read this file or folder instead of the dataflow's.",
         Text(metavar="PATH"),
         default=None,
-        option=True,
         group=DATAFLOW,
     )
-    observe_only: bool = setting(
-        "Plan and record, but apply no action.", Flag(), default=False, option=True, group=GOAL, lasting=False
-    )
+    observe_only: bool = setting("Plan and record, but apply no action.", Flag(), default=False, group=GOAL, lasting=False)
     record: Path | None = setting(
-        "Write a second copy of the recording.", PathOf(), default=None, option=True, group=FOLDER, lasting=False
+        "Write a second copy of the recording.", PathOf(), default=None, group=FOLDER, lasting=False
     )
     live: bool = setting(
         "Live view, or a line every 10 s.",
         Flag(switch="--live/--no-live"),
         default=True,
-        option=True,
         group=WATCH,
         lasting=False,
     )
     report: Path | None = setting(
-        "File of the report. Default: in the run's folder.", PathOf(), default=None, option=True, group=WATCH, lasting=False
+        "File of the report. Default: in the run's folder.", PathOf(), default=None, group=WATCH, lasting=False
     )
     traces: bool = setting(
         "Make OpenTelemetry spans of rounds and actions, for what the program has set up.",
         Flag(),
         default=False,
-        option=True,
         group=WATCH,
         lasting=False,
     )
@@ -601,26 +577,23 @@ class SimulateSettings(DataflowSettings):
         "or text such as 50/s.",
         Text(metavar="LOAD"),
         default=None,
-        option=True,
         group=SIMULATION,
     )
     limit: float | str | None = setting(
         "Length of the simulated part of the load, from its start. Default: until the load ends.",
         Seconds(positive=True),
         default=None,
-        option=True,
         group=SIMULATION,
     )
-    target: float = setting("Fraction of records that must be in time.", Fraction(), default=0.95, option=True, group=GOAL)
+    target: float = setting("Fraction of records that must be in time.", Fraction(), default=0.95, group=GOAL)
     bound: bool = setting(
         "Also compute the least cost that any policy could have on this load, and the best constant fleet in hindsight.",
         Flag(),
         default=False,
-        option=True,
         group=SIMULATION,
     )
     max_hosts: int | None = setting(
-        "Most hosts at once. Default: the cloud's, or 1000.", Whole(least=1), default=None, option=True, group=HOSTS
+        "Most hosts at once. Default: the cloud's, or 1000.", Whole(least=1), default=None, group=HOSTS
     )
     min_hosts: int | None = setting("Fewest hosts at once. Default: the cloud's.", Whole(), default=None)
     calibrate: Path | str | None = setting(
@@ -628,7 +601,6 @@ class SimulateSettings(DataflowSettings):
         " it and prints the drift.",
         PathOf(metavar="RUN"),
         default=None,
-        option=True,
         group=SIMULATION,
     )
     fused: bool | None = setting(
@@ -636,18 +608,16 @@ class SimulateSettings(DataflowSettings):
         "--prices or without a cloud.",
         Flag(switch="--fused/--apart"),
         default=None,
-        option=True,
         group=SIMULATION,
     )
     period: float | str | None = setting(
-        "Time between two plans. Default: 2s if fused, else 60s.", PLAN, default=None, option=True, group=SIMULATION
+        "Time between two plans. Default: 2s if fused, else 60s.", PLAN, default=None, group=SIMULATION
     )
     speeds: "SpeedSource | str | Path | None" = setting(
         "Speeds of hosts over time, as factors on their types' speeds: walk, ec2 or spread, with :key=value,..., "
         "a CSV file, or an object such as `SpeedWalk(seed=3)`.",
         Text(metavar="WALK"),
         default=None,
-        option=True,
         group=HOSTS,
     )
     links: "LinkSource | str | Path | None" = setting(
@@ -655,14 +625,12 @@ class SimulateSettings(DataflowSettings):
         "file, or an object such as `Ec2Links()`.",
         Text(metavar="WALK"),
         default=None,
-        option=True,
         group=HOSTS,
     )
     seed: int = setting(
         "Seed of all random numbers except those of speeds and links.",
         Whole(least=0, most=LARGEST_SEED),
         default=1,
-        option=True,
         group=SIMULATION,
     )
 
@@ -677,10 +645,9 @@ class AutopilotSettings(LiveSettings, ExportSettings):
         "Most executors requested from Spark as the load requires. Default: none is requested.",
         Whole(),
         default=None,
-        option=True,
         group=HOSTS,
     )
-    min_hosts: int = setting("Fewest executors.", Whole(), default=1, option=True, group=HOSTS)
+    min_hosts: int = setting("Fewest executors.", Whole(), default=1, group=HOSTS)
     cloud: "Cloud | Provider | None" = setting(
         "Hosts to lease instead: a cloud as for `run`, or a running provider, which the caller closes. They join "
         "the session's Standalone master.",
@@ -689,10 +656,8 @@ class AutopilotSettings(LiveSettings, ExportSettings):
     host_type: HostType | None = setting(
         "Type to lease. Default: the cloud's.", Kind((HostType,), "a HostType"), default=None
     )
-    period: float | str = setting(
-        "Time between observations, and between plans.", OBSERVATION, default="5s", option=True, group=GOAL
-    )
-    observe_only: bool = setting("Log actions without applying them.", Flag(), default=False, option=True, group=GOAL)
+    period: float | str = setting("Time between observations, and between plans.", OBSERVATION, default="5s", group=GOAL)
+    observe_only: bool = setting("Log actions without applying them.", Flag(), default=False, group=GOAL)
     show: bool = setting(
         "Write decisions and a summary as lines on stderr, unless the program configures logging.", Flag(), default=True
     )
@@ -704,14 +669,12 @@ class AutopilotSettings(LiveSettings, ExportSettings):
         " stderr name it.",
         PathOf(metavar="DIR"),
         default=None,
-        option=True,
         group=FOLDER,
     )
     restore: Literal["leave", "original"] = setting(
         'Executors at the end: they stay (`"leave"`), or Autopilot restores their original number (`"original"`).',
         Choice(names=("leave", "original")),
         default="leave",
-        option=True,
         group=HOSTS,
     )
     drain_timeout: float | str = setting(
@@ -719,7 +682,6 @@ class AutopilotSettings(LiveSettings, ExportSettings):
         " without a known end never is.",
         Seconds(),
         default="1h",
-        option=True,
         group=HOSTS,
     )
     until: Literal["queries", "session"] = setting(
@@ -727,7 +689,6 @@ class AutopilotSettings(LiveSettings, ExportSettings):
         " queries.",
         Choice(names=("queries", "session")),
         default="queries",
-        option=True,
         group=HOSTS,
     )
     prices: PriceList | None = setting(
@@ -759,7 +720,6 @@ class AutopilotCommandSettings(AutopilotSettings):
         "trigger(availableNow=True). Between two executions only a small process lives.",
         Seconds(positive=True),
         default=None,
-        option=True,
         group=GOAL,
     )
 

@@ -32,11 +32,6 @@ QUICK_RATE, QUICK_SECONDS, QUICK_ARMS = 1_000.0, 5.0, "fixed:2"
 QUICK_TOGETHER = 4  # queries of a quick run that run at once
 
 
-@bench.callback()
-def _group() -> None:
-    """Benchmarks of streaming queries on your hosts."""
-
-
 def as_rate(text: str) -> float:
     from elastream.units import rate
 

@@ -24,11 +24,6 @@ guards = typer.Typer(
 File = Annotated[Path, typer.Argument(metavar="FILE", help="A YAML file of guards.")]
 
 
-@guards.callback()
-def _group() -> None:
-    """Guards: rules for which alternates and branches of a dataflow may run."""
-
-
 @guards.command()
 def check(
     file: File,

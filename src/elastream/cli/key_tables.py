@@ -15,11 +15,6 @@ tables = typer.Typer(
 )
 
 
-@tables.callback()
-def _group() -> None:
-    """Key tables: which alternate of an operator runs for which key."""
-
-
 @tables.command("set")
 def give(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a running run.")],

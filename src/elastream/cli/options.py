@@ -87,11 +87,11 @@ def options_of(declaring: type) -> Callable[[Callable[..., None]], Callable[...,
 
     The command receives those on the command line as `**settings`.
     """
-    options = [_option(declaring, name, each) for name, each in settings_of(declaring).items() if each.option]
+    options = [_option(declaring, name, each) for name, each in settings_of(declaring).items() if each.group]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = [each for each in inspect.signature(command).parameters.values() if each.kind is not each.VAR_KEYWORD]
-        kinds = {name: each.kind for name, each in settings_of(declaring).items() if each.option}
+        kinds = {name: each.kind for name, each in settings_of(declaring).items() if each.group}
 
         @wraps(command)
         def call(**arguments: Any) -> None:
