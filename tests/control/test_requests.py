@@ -179,9 +179,7 @@ def test_guards_hold_beside_a_requested_alternate(tmp_path):
     extension = RequestExtension(directory)
     RequestLog(directory.requests).append(Request("alternate", "page", operator="words", alternate="split_fast"))
     standing = {"words": GuardDecision("words", ("split",), texts={"split": "night"})}
-    seen = extension.observed(
-        replace(fake.observe(), standings=standing, guards=1), Alarms(fake.clock.now)
-    )
+    seen = extension.observed(replace(fake.observe(), standings=standing, guards=1), Alarms(fake.clock.now))
     assert seen.standings == standing
 
 
