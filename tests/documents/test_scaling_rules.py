@@ -45,6 +45,7 @@ scaling:
   min_hosts: 2
   max_hosts: 8
   budget: 12/h
+  approve: 8/h
 """,
     )
     assert found.stabilization_down == 300.0
