@@ -67,6 +67,13 @@ def test_copy_of_state_that_leaves_takes_its_place():
     assert shortage(replace(observation, standby=standby), {"h2"}) == ""
 
 
+def test_copies_of_state_that_leaves_are_made_anew_where_two_stay():
+    """Each of three hosts holds 100 MB, and a copy of the state of the next one."""
+    standby = Standby(task=[1, 2, 0], host=[0, 1, 2], lag=[0.0] * 3, megabytes=[100.0] * 3)
+    observation = observed([0, 1, 2], native=300.0, heap_limit=[700.0] * 3, copies_memory=[100.0] * 3)
+    assert "2000 MB" in shortage(replace(observation, standby=standby), {"h3"})
+
+
 def test_host_that_others_than_state_fill_is_not_filled_by_state():
     (use,) = memory_uses(observed([0, 1], native=10.0, heap_limit=[1200.0, 300.0]))
     assert use.until_full(np.array([0, 1])) > 100

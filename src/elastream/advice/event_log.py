@@ -70,6 +70,7 @@ class EventLog:
         self._running: dict[str, tuple[int, float]] = {}
         self._names: dict[str, str] = {}
         self._told = set[str]()
+        self._open = set[tuple[str, int]]()  # newest batches of queries that started anew
         self._last = 0.0
         self._readers: dict[bytes, Callable[[bytes], None]] = {
             b"SparkListenerLogStart": self._log_start,
@@ -163,6 +164,9 @@ class EventLog:
         if key[0] not in self._names:
             name = NAME_OF_JOB.search(line)
             self._names[key[0]] = name[1].decode() if name else ""
+        if key in self._open:  # it runs again
+            self._open.discard(key)
+            self._stages.pop(key, None)
         if begun is not None and self._running.get(key[0], (-1, 0.0))[0] != key[1]:
             self._running[key[0]] = key[1], MILLI * int(begun[1])
         for stage in stages[1].split(b",") if stages else ():
@@ -245,9 +249,8 @@ class EventLog:
         query = self._progress.query(str(event["id"]), event.get("name"))
         self._running.pop(query.id, None)
         query.ended = False
-        open_ = sorted(key for key in self._stages if key[0] == query.id)
-        for key in open_ if query.id in self._told else open_[-1:]:  # a batch that runs again
-            del self._stages[key]
+        if newest := max((each for each in self._stages if each[0] == query.id), default=None):
+            self._open.add(newest)
         if "timestamp" in event:
             query.starts.append(epoch(event["timestamp"]))
 

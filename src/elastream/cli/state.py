@@ -86,7 +86,7 @@ def repartition(context: typer.Context, place: Place, partitions: Partitions, sk
                 changed[name] = change(spark, each.folder, partitions, say, skip_open_batch=skip_open_batch)
         except BaseException:
             for name, done in reversed(changed.items()):
-                with suppress(ElastreamError):  # the others still can
+                with suppress(ElastreamError, OSError):  # the others still can
                     undo(changing[name].folder.resolve(), done)
             raise
         for name, done in changed.items():

@@ -65,9 +65,10 @@ class ScalingLimits:
             return f"budget: {reason}"
         if after < max(observation.context.min_hosts, self.needed):
             return ""
-        if self.excluded:  # what was lost meanwhile is replaced: that is no scaling
-            return "" if after < self.frozen_hosts else f"excluded_periods: nothing is scaled while '{self.excluded}' holds"
-        reason = "" if self.first else self._too_fast(after)
+        if self.excluded and after >= self.frozen_hosts:
+            return f"excluded_periods: nothing is scaled while '{self.excluded}' holds"
+        # What was lost meanwhile is replaced: that is no scaling.
+        reason = "" if self.first or self.excluded else self._too_fast(after)
         return reason or approval_needed(action, observation, granted)
 
     def _too_fast(self, after: int) -> str:

@@ -154,9 +154,10 @@ def fits(
     at = [rows[host] for host in observation.usable if host not in going and host in rows]
     away, gone = (np.isin(each, [rows[host] for host in going if host in rows]) for each in (tasks.host, standby.host))
     held = np.nan_to_num(standby.megabytes)
-    # Others make copies anew, and a copy of state that leaves takes its place.
-    copies = held[gone & (held > 0)].tolist() if len(at) > 1 else []
-    becomes = np.bincount(standby.host, held * np.isin(standby.task, np.flatnonzero(away)), len(observation.hosts))
+    # A copy of state that leaves takes its place; where others stay, they make it anew, as those of hosts that leave.
+    leaves = np.isin(standby.task, np.flatnonzero(away))
+    copies = held[(gone | leaves) & (held > 0)].tolist() if len(at) > 1 else []
+    becomes = np.bincount(standby.host, held * leaves, len(observation.hosts))
     for use in memory_uses(observation, ahead) if at else ():
         known = [host for host in at if not math.isnan(use.room[host])]  # a new host tells its limit after seconds
         use = use if use.kind == DECLARED else replace(use, used=use.used - becomes)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from elastream.core.action import LeaseHost, MoveTask
+from elastream.core.action import CancelDrain, LeaseHost, MoveTask
 from elastream.core.decision import EXPECTED_IN, EXPECTED_RATE, Decision, often_said
 from elastream.core.hosts import HostState, Lease
 from elastream.core.memory import MOVING
@@ -111,9 +111,11 @@ class Feed:
         waiting = [each.action for each in last if rule_of(each.refused) == APPROVAL and isinstance(each.action, LeaseHost)]
         if not waiting:
             return None
-        leases = {each.host: each.type for each in recording.hosts if each.until is None and each.state not in MOVING}
         types = {kind.name: kind for kind in recording.host_types}
-        granted = (each.action for each in recording.decisions[-1].outcomes if each.succeeded)
+        granted = [each.action for each in recording.decisions[-1].outcomes if each.succeeded]
+        back = {each.host for each in granted if isinstance(each, CancelDrain)}
+        open_ = [each for each in recording.hosts if each.until is None and (each.state not in MOVING or each.host in back)]
+        leases = {each.host: each.type for each in open_}
         came = [each for each in granted if isinstance(each, LeaseHost) and each.host not in leases]
         there = [*leases.values(), *(types[each.type] for each in came if each.type in types)]
         kinds = [*there, *(types[each.type] for each in waiting if each.type in types)]

@@ -280,7 +280,9 @@ class Page:
                     return sentence, journaled(Wish("approve", BY, hourly=held.hourly))
                 if not held.there:
                     raise InputError("no host is there yet: set bounds instead")
-                earlier = [each.min_hosts for each in requests.newer() if each.action == "bounds"]
+                lock = feed.directory.lock  # requests to an earlier driver do not count
+                since = lock.stat().st_mtime if lock.exists() else 0.0
+                earlier = [each.min_hosts for each in requests.newer() if each.action == "bounds" and each.time >= since]
                 least = min([held.there, *(earlier[-1:] or [0])])
                 return f"Let {feed.name} have at most {counted(held.there, 'host')}?", journaled(
                     Wish("bounds", BY, min_hosts=least, max_hosts=held.there)
