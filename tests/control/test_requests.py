@@ -146,7 +146,8 @@ def test_page_is_the_author_of_its_switch_beside_guards_that_are_not_given(tmp_p
     RequestLog(directory.requests).append(Request("alternate", "page", operator="words", alternate="split_fast"))
     Loop(fake, Prefers(), observers=[collector], extensions=extensions, limit=8.0).run()
     proposals = [p for d in collector.recording.decisions for p in d.proposals]
-    assert {p.by for p in proposals if p.action == SwitchAlternate("words", "split_fast")} == {"page"}
+    switches = [p for p in proposals if p.action == SwitchAlternate("words", "split_fast")]
+    assert {(p.by, p.action.why) for p in switches} == {("page", "requested on the page")}
     assert {p.refused for p in proposals if p.by == "prefers"} <= {
         "words is to run as split_fast: requested on the page", "it runs so already"
     }  # fmt: skip

@@ -16,6 +16,7 @@ from support.fake_plant import FakePlant
         (64, 4, ""),
         (200, 1_000_000, ""),
         (0, 4, ""),
+        (200, 0, ""),  # no host may be leased
     ],
 )
 def test_width_that_does_not_suit_the_largest_fleet_is_named(partitions, max_hosts, advice):

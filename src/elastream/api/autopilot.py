@@ -435,7 +435,7 @@ class _Store:
 
 
 def _open_store(folder: Path | None, application: str, stack: ExitStack) -> _Store:
-    """Open `folder` and lock it until `stack` is left; keep nothing on disk if there is none or it cannot be opened."""
+    """Open `folder`, and lock it until `stack` closes. Nothing is kept on disk without a folder that can be opened."""
     if folder is None:
         return _Store(None, Journal(), LeaseLog())
     directory = RunDirectory(folder)

@@ -50,8 +50,8 @@ def state(place: Place, as_json: AsJson = False) -> None:
 def repartition(context: typer.Context, place: Place, partitions: Partitions, skip_open_batch: Skip = False) -> None:
     """Change the number of state partitions of a run or a stopped query, by Spark 4.2 or newer, for RocksDB.
 
-    It changes whole or not at all. A live run pauses for it; the end of this command withdraws it. Of a stopped query, the
-    checkpoint before stays beside. If a batch was cut off, --skip-open-batch lets its records come again: the sink must
+    It changes whole or not at all. A live run pauses for it; ending this command withdraws the request. Of a stopped query,
+    the checkpoint before stays beside. If a batch was cut off, --skip-open-batch lets its records come again: the sink must
     tolerate repeated ones, as updated results do.
     """
     from elastream.api.folder import PARTITIONS

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from elastream.core.action import Action, SetKeyTable, SwitchAlternate, SwitchEdge, UpdateCode
 from elastream.core.alarm import Alarms
 from elastream.core.decision import Proposal
-from elastream.core.guarding import GuardDecision
+from elastream.core.guarding import GUARDS, GuardDecision
 from elastream.core.observation import Observation
 from elastream.dataflow.key_table import KeyTables
 from elastream.errors import ElastreamError
@@ -45,7 +45,8 @@ def required_switches(observation: Observation, planned: Iterable[Action], by: s
         if decision.by != by or not decision.allowed or active is None or active in decision.allowed or element in chosen:
             continue
         target = decision.best(active)
-        why = f"{decision.refusal(active)}; {target} may run: {decision.texts[target]}"
+        text = decision.texts[target]
+        why = f"{decision.refusal(active)}; {target} may run: {text}" if by == GUARDS else text
         kind = SwitchEdge if element in observation.context.graph.choices else SwitchAlternate
         switches.append(kind(element, target, why=why))
     return switches

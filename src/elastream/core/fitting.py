@@ -225,7 +225,7 @@ def state_partitions_of(types: Sequence[HostType], max_hosts: int, a_host: int |
 
 def width_remark(partitions: int, context: Context) -> str:
     """Return advice if queries that begin with `partitions` state partitions do not suit the largest fleet, or ""."""
-    if not partitions or not (types := tuple(context.leasable.values())):
+    if not partitions or context.max_hosts < 1 or not (types := tuple(context.leasable.values())):
         return ""
     wanted, slots = state_partitions_of(types, context.max_hosts), max(kind.width for kind in types) * context.max_hosts
     if wanted > MOST_PARTITIONS or slots <= partitions <= MANY_PARTITIONS * wanted:

@@ -122,7 +122,7 @@ class Arrivals:
         return self.freshness / BINS
 
     def add(self, time: float, records: float) -> None:
-        """Count `records` that arrived up to `time`, since the last call."""
+        """Count `records` that arrived between the last call and `time`."""
         at = int(time / self.bin)
         if records or at != self._at:
             self._sums.clear()

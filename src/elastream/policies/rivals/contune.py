@@ -52,7 +52,7 @@ class ContTune(Rival):
         return self.interval, self.interval
 
     def target(self, group: Group, memory: object, observation: Observation) -> Target:
-        """Return the number of the phase; the memory has abilities by number."""
+        """Return the number of the big or the small phase. The memory holds the capacities measured at each number."""
         samples: Mapping[int, tuple[float, ...]] = memory if isinstance(memory, Mapping) else {}
         if observation.time - group.changed < self.warm_up_time * self.interval or group.coming:
             return Target(None, samples)

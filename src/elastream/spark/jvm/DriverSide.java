@@ -270,8 +270,8 @@ public static String state(Object execution) {
     for (int i = 0; i < last.stateOperators().length; i++) {
         org.apache.spark.sql.streaming.StateOperatorProgress each = last.stateOperators()[i];
         boolean heap = !each.customMetrics().containsKey("rocksdbPutCount");
-        out.append(i).append('\t').append(each.numShufflePartitions()).append('\t').append(each.numRowsTotal()).append('\t').append(each.memoryUsedBytes()).append('\t')
-            .append(heap ? 1 : 0).append('\n');
+        out.append(i).append('\t').append(each.numShufflePartitions()).append('\t').append(each.numRowsTotal())
+            .append('\t').append(each.memoryUsedBytes()).append('\t').append(heap ? 1 : 0).append('\n');
     }
     return out.toString();
 }

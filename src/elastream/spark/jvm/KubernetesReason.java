@@ -117,7 +117,8 @@ private static java.util.HashMap taints(io.fabric8.kubernetes.client.KubernetesC
             java.util.List taints = node.getSpec().getTaints();
             for (int k = 0; k < taints.size(); k++) {
                 String key = ((io.fabric8.kubernetes.api.model.Taint) taints.get(k)).getKey();
-                if (ENDING.contains(" " + key + " ") || key.startsWith("aws-node-termination-handler/")) tainted.put(node.getMetadata().getName(), key);
+                if (ENDING.contains(" " + key + " ") || key.startsWith("aws-node-termination-handler/"))
+                    tainted.put(node.getMetadata().getName(), key);
             }
         }
     } catch (io.fabric8.kubernetes.client.KubernetesClientException refused) { }

@@ -40,8 +40,8 @@ public static String reason(Object context, int registered) throws Exception {
 }
 
 /**
- * Executors on nodes that YARN decommissions: lines "executor +milliseconds reason", by tabs, from the first time. What YARN preempts it tells the
- * application master alone.
+ * Executors on nodes that YARN decommissions: lines "executor +milliseconds reason", by tabs; the time counts from when a node
+ * was first told of. What YARN preempts it tells the application master alone.
  */
 public static String notices(Object context) throws Exception {
     org.apache.spark.SparkContext spark = (org.apache.spark.SparkContext) context;

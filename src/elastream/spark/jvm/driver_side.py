@@ -95,7 +95,11 @@ class DriverSide:
     """Methods of a Java source, compiled in the JVM of a session. They return lines of tab-separated fields."""
 
     def __init__(self, spark: SparkSession, source: Path = HERE / "DriverSide.java", extends: str = "") -> None:
-        """Compile `source`, as methods of a subclass of `extends`. Raises EnvironmentProblem without its internals."""
+        """Compile the Java methods in `source` into a subclass of `extends`.
+
+        Raises:
+            EnvironmentProblem: This Spark lacks internals that they call.
+        """
         jvm = jvm_of(spark)
         self.context = java_context(spark)
         try:
