@@ -18,7 +18,7 @@ from elastream.errors import InputError, in_one_line
 from elastream.recording.directory import RunDirectory
 from elastream.recording.manifest import read_manifest
 from elastream.recording.paths import path_of
-from elastream.spark.telemetry.state_files import file_size, files_of, has_rows, size_and_rows
+from elastream.spark.telemetry.state_files import LocalDisk, file_size, files_of, has_rows, size_and_rows
 from elastream.spark.worker.composition import latest_batch
 
 ROCKSDB = "RocksDBStateStoreProvider"
@@ -196,7 +196,7 @@ def _partition(place: Path, version: int) -> PartitionState:
     stores = [place, *(each for each in place.glob("*") if each.is_dir() and each.name not in ("SSTs", "_metadata"))]
     found = [(store, part) for store in stores if (part := _store(store, version)) is not None]
     parts = [part for _, part in found]
-    rows = [part.rows for store, part in found if not math.isnan(part.rows) and has_rows(store)]
+    rows = [part.rows for store, part in found if not math.isnan(part.rows) and has_rows(store.name)]
     ages = [part.snapshot_age for part in parts if not math.isnan(part.snapshot_age)]
     return PartitionState(
         math.fsum(part.bytes for part in parts),
@@ -207,7 +207,7 @@ def _partition(place: Path, version: int) -> PartitionState:
 
 
 def _store(place: Path, version: int) -> PartitionState | None:
-    files = files_of(place, version)
+    files = files_of("", version, LocalDisk(str(place)))
     since = math.fsum(map(file_size, files.changes))
     if not files.snapshot:
         return PartitionState(since, math.nan, len(files.changes), math.nan) if files.changes else None

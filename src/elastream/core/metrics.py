@@ -153,6 +153,7 @@ class Metric(StrEnum):
         Quantity.MEGABYTES,
         "State of an operator outside the heap: memtables, block cache and index of RocksDB.",
     )
+    STATE_DISK = ("state_disk", Quantity.MEGABYTES, "Files of an operator's RocksDB on executors' disks.")
     HEAP = (
         "heap",
         Quantity.MEGABYTES,

@@ -45,6 +45,7 @@ class Condition(StrEnum):
     PYTHON_BEFORE = "a Python function runs before it in its query"
     HOST_UP = "the host is up"
     PROBED = "executors run the Python daemon of Elastream"
+    PYTHON_MEASURED = "executors run the Python daemon of Elastream, or have `spark.executor.processTreeMetrics.enabled`"
     SHUFFLES = "shuffles are measured"
     RECORD_SIZES = "record sizes are declared"
     BANDWIDTH = "the link has a declared bandwidth"
@@ -451,6 +452,7 @@ PROMISES: Mapping[Metric, tuple[Promise, ...]] = {
     ),
     Metric.STATE_HEAP: (_operator(SPARK, _BY_STORE, KEYED, Condition.STATE_COMMITTED),),
     Metric.STATE_OFF_HEAP: (_operator(SPARK, _BY_STORE, KEYED, Condition.STATE_COMMITTED),),
+    Metric.STATE_DISK: (_operator(SPARK, _BY_STORE, KEYED, Condition.STATE_COMMITTED),),
     Metric.HEAP: (
         _host(
             SPARK,
@@ -461,7 +463,9 @@ PROMISES: Mapping[Metric, tuple[Promise, ...]] = {
     ),
     Metric.HEAP_LIMIT: (_host(SPARK, "`spark.executor.memory`", EVERY, Condition.HOST_UP),),
     Metric.OFF_HEAP: (_host(SPARK, _HEARTBEAT, EVERY, Condition.HEARTBEAT),),
-    Metric.PYTHON_MEMORY: (_host(SPARK, "set sizes in `/proc`", EVERY, Condition.PROBED),),
+    Metric.PYTHON_MEMORY: (
+        _host(SPARK, "set sizes in `/proc`: proportional by the daemon, else resident", EVERY, Condition.PYTHON_MEASURED),
+    ),
     Metric.MEMORY_LIMIT: (_host(SPARK, "`memory.max`, or executor memory and overhead", EVERY, Condition.LIMITED),),
     Metric.GC_TIME: (_host(SPARK, "last two heartbeats", EVERY, Condition.HEARTBEAT),),
     Metric.WATERMARK_LAG: (_application(SPARK, "start of a batch less its watermark", EVERY, Condition.WATERMARK),),

@@ -20,6 +20,7 @@ from elastream.report.rings import ring_plot, rings_over_time
 STATE_CURVES = {
     "in heaps": Metric.STATE_HEAP,
     "outside": Metric.STATE_OFF_HEAP,
+    "on executors' disks": Metric.STATE_DISK,
     "in the checkpoint": Metric.STATE_SIZE,
 }
 # Figure of hosts and the metric that limits it; None for a share.

@@ -15,6 +15,7 @@ from elastream.spark.jvm.executors import Location
 from elastream.spark.jvm.state_partitions import SavedState
 from elastream.spark.placement.allocation import AllocationStore
 from elastream.spark.placement.placing import MAX_REPORTS, MAX_SNAPSHOTS, STRAYS_AFTER, URGENT, MigrationLimits, Placing
+from elastream.spark.telemetry.state_files import LocalDisk
 from support.property_examples import examples
 
 HERE = {name: Location(f"10.0.0.{number}", str(number)) for number, name in enumerate(("h1", "h2", "h3"))}
@@ -165,7 +166,7 @@ def long_log(bench, path, partition=1):
     for number in range(1, 12):
         with (folder / f"{number}.delta").open("wb") as file:
             file.truncate(1_000_000)
-    bench.engine.state = SavedState(str(path), 11, ((0, "default"),))
+    bench.engine.state = SavedState(LocalDisk(str(path)), 11, ((0, "default"),))
     return folder
 
 
@@ -225,7 +226,7 @@ def test_move_says_how_many_megabytes_it_loads(tmp_path, caplog):
     (tmp_path / "0/1").mkdir(parents=True)
     (tmp_path / "0/1/1.snapshot").write_bytes(bytes(19_000))
     (tmp_path / "0/1/2.delta").write_bytes(bytes(1_000))
-    bench.engine.state = SavedState(str(tmp_path), 2, ((0, "default"),))
+    bench.engine.state = SavedState(LocalDisk(str(tmp_path)), 2, ((0, "default"),))
     bench.placing.replica_hosts = lambda: {task(2): ["h3"]}
     bench.placing.move_all({task(1): "h2", task(2): "h3"})
     assert bench.placing.move_load(task(1), "h2").text == "it loads 0.02 MB of state, with 1 change log"

@@ -173,6 +173,12 @@ def test_collections_are_a_share_of_the_time_between_heartbeats():
     assert memory.columns(HOSTS, FIRST, 10)[Metric.GC_TIME]["h1"] == 0.05
 
 
+def test_python_workers_count_by_heartbeats_where_spark_measures_them():
+    beats = Beats()
+    beats.newest = {"0": Heartbeat(0.0, 200.0, 90.0, 0, 0, 0.0, python=120.0)}
+    assert HostMemory(beats, None).columns(HOSTS, FIRST, 0)[Metric.PYTHON_MEMORY] == {"h1": 120.0}
+
+
 def test_host_without_heartbeat_or_probe_has_unknown_memory():
     assert HostMemory(None, None).columns(HOSTS, FIRST, 0) == {}
     columns = HostMemory(Beats(), None).columns(HOSTS, FIRST, 0)

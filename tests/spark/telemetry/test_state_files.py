@@ -8,9 +8,12 @@ import zipfile
 import numpy as np
 import pytest
 
+from elastream.spark.jvm.driver_side import java_context
 from elastream.spark.jvm.state_partitions import SavedState, StatefulOperator, StatefulStage
-from elastream.spark.telemetry.state_files import MoveLoad, StateSizes, move_load
+from elastream.spark.telemetry.listed_files import ListedFiles, disk_of
+from elastream.spark.telemetry.state_files import LocalDisk, MoveLoad, StateSizes, move_load
 from elastream_papers.thesis.resilience.checkpoint_files import StateFile, delta_over_full, state_files
+from support.waiting import wait_until
 
 
 def stage(root, partitions=2, stores=("default",)):
@@ -18,12 +21,12 @@ def stage(root, partitions=2, stores=("default",)):
 
 
 def saved(root, version):
-    return SavedState(str(root), version, ((0, "default"),))
+    return SavedState(LocalDisk(str(root)), version, ((0, "default"),))
 
 
 def sizes_of(stage):
     """Return sizes that may be looked at as often as a test does."""
-    return StateSizes(stage, listing_cores=math.inf)
+    return StateSizes(stage, LocalDisk(stage.root), listing_cores=math.inf)
 
 
 def write(folder, name, size, at=None):
@@ -77,14 +80,13 @@ def test_move_loads_the_newest_snapshot_and_the_changes_since(tmp_path):
     for version in (1, 2, 3, 4):
         write(tmp_path / "0/1", f"{version}.changelog", 10 * version)
     assert move_load(saved(tmp_path, 3), 1) == (pytest.approx((zipped + 750 + 30) / 1e6), pytest.approx(3e-5), 1)
-    assert move_load(saved(f"file:{tmp_path}", 4), 1).logs == 2
+    assert move_load(saved(tmp_path, 4), 1).logs == 2
     assert move_load(saved(tmp_path, 4), 1).text.endswith("MB of state, with 2 change logs")
 
 
-@pytest.mark.parametrize("root", ["hdfs://name/state", "/nowhere/state"])
-def test_move_of_state_elsewhere_loads_an_unknown_amount(root):
-    assert math.isnan(move_load(saved(root, 3), 0).megabytes)
-    assert move_load(saved(root, 3), 0).text == ""
+def test_move_of_state_without_files_loads_an_unknown_amount():
+    assert math.isnan(move_load(saved("/nowhere/state", 3), 0).megabytes)
+    assert move_load(saved("/nowhere/state", 3), 0).text == ""
 
 
 def test_stores_of_a_join_add_up(tmp_path):
@@ -96,17 +98,14 @@ def test_stores_of_a_join_add_up(tmp_path):
     assert sizes.megabytes.tolist() == pytest.approx([3e-4])
 
 
-@pytest.mark.parametrize("missing", ["everything", "a change", "a snapshot that was read", "the file system"])
+@pytest.mark.parametrize("missing", ["everything", "a change", "a snapshot that was read"])
 def test_what_files_do_not_tell_is_unknown(tmp_path, missing):
-    root = tmp_path
     if missing == "a change":
         write(tmp_path / "0/0", "1.delta", 10)
         write(tmp_path / "0/0", "3.delta", 10)
     if missing == "a snapshot that was read":
         write(tmp_path / "0/0", "3.zip", 10)
-    if missing == "the file system":
-        root = "hdfs://name/state"
-    sizes = sizes_of(stage(root, partitions=1))
+    sizes = sizes_of(stage(tmp_path, partitions=1))
     sizes.look(2)
     assert np.isnan(sizes.megabytes).tolist() == [True]
     assert math.isnan(sizes.delta)
@@ -121,7 +120,7 @@ def test_a_store_without_changes_has_a_size_and_no_delta(tmp_path):
 
 
 def test_a_look_that_took_long_is_not_repeated_at_once(tmp_path):
-    sizes = StateSizes(stage(tmp_path, partitions=1), listing_cores=1e-9)
+    sizes = StateSizes(stage(tmp_path, partitions=1), LocalDisk(str(tmp_path)), listing_cores=1e-9)
     write(tmp_path / "0/0", "1.delta", 10)
     sizes.look(0)
     write(tmp_path / "0/0", "2.delta", 10)
@@ -167,3 +166,47 @@ def test_a_checkpoints_writes_are_compared_with_the_state_of_its_version():
 )
 def test_a_snapshot_is_worth_it_if_it_is_overdue_and_smaller_than_the_changes(load, worth):
     assert load.worth_a_snapshot == worth
+
+
+@pytest.fixture(params=["local", "listed"])
+def disk(request, tmp_path, local_spark):
+    """The disk with the files of `tmp_path`, by its own path or mounted in Hadoop's view."""
+    if request.param == "local":
+        return LocalDisk(str(tmp_path))
+    mount = f"fs.viewfs.mounttable.{tmp_path.name}.link./state".replace("_", "-")
+    java_context(local_spark).hadoopConfiguration().set(mount, f"file://{tmp_path}")
+    return ListedFiles(local_spark, f"viewfs://{tmp_path.name.replace('_', '-')}/state", pause=0.0)
+
+
+def newest(disk):
+    before = disk.look()
+    wait_until(lambda: disk.look() > before + 1)  # one that began now
+
+
+def test_sizes_rows_and_loads_are_those_of_the_files(disk, tmp_path):
+    zipped = write_rocks(tmp_path / "0/0/left", "2_ab.zip", [700, 50])
+    for version in (1, 2, 3, 4):
+        write(tmp_path / "0/0/left", f"{version}_ab.changelog", 10 * version)
+    write(tmp_path / "0/0/left", "4_cd.changelog", 500, at=2e9)
+    newest(disk)
+    stage = StatefulStage("count", 2, "", (StatefulOperator(0, "StateStoreSave", ("left",)),))
+    sizes = StateSizes(stage, disk, listing_cores=math.inf)
+    sizes.look(3)
+    assert sizes.megabytes.tolist() == pytest.approx([(zipped + 750 + 30 + 500) / 1e6, math.nan], nan_ok=True)
+    load = move_load(SavedState(disk, 3, ((0, "left"),)), 0)
+    assert load == (pytest.approx((zipped + 750 + 30) / 1e6), pytest.approx(3e-5), 1)
+
+
+def test_a_snapshot_that_goes_is_unknown(disk, tmp_path):
+    write(tmp_path / "0/0", "2.zip", 10)
+    newest(disk)
+    sizes = StateSizes(StatefulStage("count", 1, "", (StatefulOperator(0),)), disk, listing_cores=math.inf)
+    sizes.look(1)
+    assert np.isnan(sizes.megabytes).all()
+
+
+def test_a_file_system_that_is_not_there_leaves_bytes_unknown(local_spark, caplog):
+    disk = disk_of(local_spark, "nowhere://cluster/state")
+    wait_until(lambda: disk.look() > 0)
+    assert (list(disk.files("0/0")), disk.modified("0/0/1.delta")) == ([], 0.0)
+    assert 'bytes of state are unknown: No FileSystem for scheme "nowhere"' in caplog.text

@@ -254,9 +254,9 @@ public static String batches(Object execution, long after) {
 }
 
 /**
- * State of a query after its newest batch: lines "position tasks rows bytes heap" of each stateful operator, by tabs, heap as
- * 1 unless RocksDB holds it, after a line "lag": milliseconds by which the watermark
- * trails the batch's start, empty without a watermark.
+ * State of a query after its newest batch: lines "position tasks rows bytes heap files" of each stateful operator, by tabs,
+ * heap as 1 unless RocksDB holds it, files in bytes, after a line "lag": milliseconds by which the watermark trails the
+ * batch's start, empty without a watermark.
  */
 public static String state(Object execution) {
     org.apache.spark.sql.streaming.StreamingQueryProgress last =
@@ -270,8 +270,10 @@ public static String state(Object execution) {
     for (int i = 0; i < last.stateOperators().length; i++) {
         org.apache.spark.sql.streaming.StateOperatorProgress each = last.stateOperators()[i];
         boolean heap = !each.customMetrics().containsKey("rocksdbPutCount");
+        Object files = each.customMetrics().get("rocksdbSstFileSize");
         out.append(i).append('\t').append(each.numShufflePartitions()).append('\t').append(each.numRowsTotal())
-            .append('\t').append(each.memoryUsedBytes()).append('\t').append(heap ? 1 : 0).append('\n');
+            .append('\t').append(each.memoryUsedBytes()).append('\t').append(heap ? 1 : 0)
+            .append('\t').append(files == null ? 0 : files).append('\n');
     }
     return out.toString();
 }

@@ -2,8 +2,8 @@
 // executor_memory.py in Janino's Java. A heartbeat carries figures only if a stage ran since the one before.
 
 private static final String[] FIGURES =
-    {"JVMHeapMemory", "JVMOffHeapMemory", "DirectPoolMemory", "MappedPoolMemory", "MajorGCCount", "ConcurrentGCCount",
-     "TotalGCTime"};
+    {"JVMHeapMemory", "JVMOffHeapMemory", "DirectPoolMemory", "MappedPoolMemory",
+     "MajorGCCount", "ConcurrentGCCount", "TotalGCTime", "ProcessTreePythonRSSMemory"};
 
 private org.apache.spark.SparkContext context;
 private final java.util.concurrent.ConcurrentHashMap newest = new java.util.concurrent.ConcurrentHashMap();

@@ -22,6 +22,7 @@ class Heartbeat(NamedTuple):
     full: int  # full collections so far
     concurrent: int  # concurrent collections of old memory so far; 0 before Java 20
     collecting: float  # seconds of garbage collection so far
+    python: float | None = None  # MB of Python workers, pages that they share once for each; None if not counted
 
 
 class ExecutorMemory(DriverSide):
@@ -31,6 +32,7 @@ class ExecutorMemory(DriverSide):
         heap_limit: Most heap of an executor (MB).
         divided: True if the collector keeps a part of the heap for new objects; None if the settings do not say.
         container: Size of an executor's container (MB); None unless YARN or Kubernetes enforces it.
+        counts_python: True if heartbeats tell the memory of Python workers.
     """
 
     def __init__(self, spark: SparkSession) -> None:
@@ -40,6 +42,7 @@ class ExecutorMemory(DriverSide):
             self.heap_limit = heap_limit(java_context(spark), jvm_of(spark)) / MB
             self.container = container_size(java_context(spark))
             self.divided = is_divided(java_context(spark))
+            self.counts_python = counts_python(java_context(spark))
         except (Py4JError, TypeError) as error:
             raise EnvironmentProblem(f"this Spark does not tell the memory of executors: {first_line(error)}") from error
 
@@ -49,9 +52,15 @@ class ExecutorMemory(DriverSide):
     def look(self) -> Mapping[str, Heartbeat]:
         return {
             executor: Heartbeat(
-                int(at) / 1e3, int(heap) / MB, sum(map(int, others)) / MB, int(full), int(concurrent), int(collecting) / 1e3
+                int(at) / 1e3,
+                int(heap) / MB,
+                sum(map(int, others)) / MB,
+                int(full),
+                int(concurrent),
+                int(collecting) / 1e3,
+                int(python) / MB if self.counts_python else None,
             )
-            for executor, at, heap, *others, full, concurrent, collecting in self.ask("memory")
+            for executor, at, heap, *others, full, concurrent, collecting, python in self.ask("memory")
         }
 
     def close(self) -> None:
@@ -75,6 +84,10 @@ def is_divided(context: Java) -> bool | None:
         return named[1] in ("Serial", "Parallel")
     # On one core, Java takes the serial collector, unless a pod sees all cores of its node.
     return None if not local and int(settings.get("spark.executor.cores", "1")) == 1 else False
+
+
+def counts_python(context: Java) -> bool:
+    return str(context.conf().get("spark.executor.processTreeMetrics.enabled", "false")) == "true"
 
 
 def container_size(context: Java) -> float | None:

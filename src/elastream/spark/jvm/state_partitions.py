@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
@@ -25,6 +25,9 @@ from elastream.errors import EnvironmentProblem
 from elastream.spark.jvm.driver_side import DriverSide, Java, field_of, java_queries, java_session, jvm_of, module_of
 from elastream.spark.jvm.executors import Location
 from elastream.spark.jvm.releases import further_arguments
+
+if TYPE_CHECKING:
+    from elastream.spark.telemetry.state_files import StateDisk
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,9 +253,9 @@ class Run(NamedTuple):
 
 
 class SavedState(NamedTuple):
-    """State in a checkpoint: its folder, its version, and each store's operator and name."""
+    """State in a checkpoint: its files, its version, and each store's operator and name."""
 
-    root: str
+    disk: "StateDisk"
     version: int
     stores: tuple[tuple[int, str], ...]
 
@@ -267,8 +270,10 @@ class StatePartitions:
         partitions: int,
         operators: Sequence[StatefulOperator] = (StatefulOperator(0),),
         driver: DriverSide | None = None,
+        disk: "StateDisk | None" = None,
     ) -> None:
         """Connect to Spark's coordinator. operators: those of one task; by default the plan's first."""
+        self._disk = disk
         self.partitions, self._operators = partitions, tuple(operators)
         self._spark, self._driver = spark, DriverSide(spark) if driver is None else driver
         jvm = jvm_of(spark)
@@ -319,9 +324,11 @@ class StatePartitions:
         return {each: _opened(self._spark, execution, each.id)[1] for each in self._operators}
 
     def saved(self) -> SavedState | None:
-        """Return where the newest state is; None before the first batch."""
-        root, stores = self._state_root(), [(each.id, store) for each in self._operators for store in each.stores]
-        return None if root is None else SavedState(root, self._version(), tuple(stores))
+        """Return where the newest state is; None before the first batch, and without a disk."""
+        if self._disk is None or self._state_root() is None:
+            return None
+        stores = [(each.id, store) for each in self._operators for store in each.stores]
+        return SavedState(self._disk, self._version(), tuple(stores))
 
     def planned(self) -> int:
         """Return the number of the newest planned batch; -1 before the first."""

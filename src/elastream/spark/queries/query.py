@@ -27,6 +27,7 @@ from elastream.spark.jvm.state_partitions import Run, StatefulStage, StatePartit
 from elastream.spark.placement.placing import Placing
 from elastream.spark.telemetry.batches import Batch, QueryStatus, read_batch, read_status
 from elastream.spark.telemetry.held_files import HeldFiles, held_files
+from elastream.spark.telemetry.listed_files import disk_of
 from elastream.spark.telemetry.speeds import SpeedProbes
 from elastream.spark.telemetry.stage_load import LoadWindow, PartitionLoads, StageLoad, StoredState, read_loads, read_work
 from elastream.spark.telemetry.state_files import StateSizes
@@ -214,11 +215,12 @@ class Query:
         figures = {int(position): tuple(map(int, others)) for position, *others in operators}
         self._stored = {}
         for name, stage in (self.stages or {}).items():
-            for tasks, rows, size, heap in (figures[each.position] for each in stage.operators if each.position in figures):
+            there = (figures[each.position] for each in stage.operators if each.position in figures)
+            for tasks, rows, memory, heap, files in there:
                 before, times = self._stored.get(name, StoredState()), tasks / stage.partitions or 1.0
                 # A function may have computed a batch several times. RocksDB counts no rows unless it is asked to.
                 known = rows / times if rows > 0 or (rows == 0 and heap) else NAN
-                self._stored[name] = before.plus(known, size / 1e6 / times, heap=heap == 1)
+                self._stored[name] = before.plus(known, memory / 1e6 / times, files / 1e6 / times, heap=heap == 1)
 
     def _with_held_files(self, batch: Batch) -> Batch:
         sources = list(batch.sources)
@@ -431,11 +433,12 @@ class Query:
         if (stages := stateful_stages(self._with.driver, self._execution)) is None:
             return
         self.stages = dict(zip(self._called(stages), stages, strict=False))
-        self._sizes = {name: StateSizes(stage) for name, stage in self.stages.items()}
+        disk = disk_of(self._with.spark, stages[0].root) if stages else None
+        self._sizes = {name: StateSizes(stage, disk) for name, stage in self.stages.items() if disk}
         assert self.run_id is not None
         run = Run(self.id, self.run_id)
         for name, stage in self.stages.items():
-            state = StatePartitions(self._with.spark, run, stage.partitions, stage.operators, self._with.driver)
+            state = StatePartitions(self._with.spark, run, stage.partitions, stage.operators, self._with.driver, disk)
             self._with.placing.attach(name, state)
         self._names = {operator.rank: name for name, stage in self.stages.items() for operator in stage.operators}
         if stages and self._with.task_loads is not None:

@@ -23,7 +23,7 @@ REMEMBERED_S = CPU_WINDOW + 2 * LONGEST
 MOST_USED = 1000.0
 NAN = float("nan")
 UNMEASURED = HostUsage()
-UNKNOWN_STATE = StoredState(NAN, NAN, NAN)
+UNKNOWN_STATE = StoredState(NAN, NAN, NAN, NAN)
 
 
 def cores_used(hosts: Frame, working: Mapping[str, Lease], compiling: Collection[str]) -> float:
@@ -218,6 +218,7 @@ def state_columns(loads: Mapping[str, PartitionLoads]) -> dict[Metric, dict[str,
         Metric.STATE_ROWS: {name: each.rows for name, each in stored.items()},
         Metric.STATE_HEAP: {name: each.heap for name, each in stored.items()},
         Metric.STATE_OFF_HEAP: {name: each.off_heap for name, each in stored.items()},
+        Metric.STATE_DISK: {name: each.disk for name, each in stored.items()},
         Metric.STATE_SIZE: {name: float(each.state.sum()) for name, each in loads.items()},
         Metric.CHECKPOINT_DELTA: {name: each.delta for name, each in loads.items()},
     }

@@ -110,12 +110,13 @@ class HostMemory:
         live: dict[str, _Heap] = {}
         self._heaps = {executor: each for executor, each in self._heaps.items() if executor in hosts}
         for executor, host in hosts.items():
-            probed = None if self._probes is None else self._probes.memory(executor)
+            beat, probed = beats.get(executor), None if self._probes is None else self._probes.memory(executor)
             limits = [None if memory is None else memory.container, None if probed is None else probed.limit]
             put(Metric.MEMORY_LIMIT, host, min((each for each in limits if each), default=None))
-            put(Metric.PYTHON_MEMORY, host, None if probed is None else probed.python)
             put(Metric.HEAP_LIMIT, host, None if memory is None else memory.heap_limit)
-            if (beat := beats.get(executor)) is None or wall - beat.at > OLD:
+            if (tells := probed or beat) is not None:
+                put(Metric.PYTHON_MEMORY, host, tells.python)
+            if beat is None or wall - beat.at > OLD:
                 continue
             heap = live[host] = self._heaps.setdefault(executor, _Heap())
             own = frozenset(there.get(host, ()))

@@ -170,10 +170,11 @@ class StoredState(NamedTuple):
     rows: float = math.nan
     heap: float = 0.0  # MB
     off_heap: float = 0.0  # MB
+    disk: float = 0.0  # MB
 
-    def plus(self, rows: float, megabytes: float, *, heap: bool) -> "StoredState":
+    def plus(self, rows: float, memory: float, disk: float, *, heap: bool) -> "StoredState":
         total = rows if math.isnan(self.rows) else self.rows + rows
-        return StoredState(total, self.heap + megabytes * heap, self.off_heap + megabytes * (not heap))
+        return StoredState(total, self.heap + memory * heap, self.off_heap + memory * (not heap), self.disk + disk)
 
 
 class LoadWindow:

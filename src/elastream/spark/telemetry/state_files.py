@@ -1,6 +1,6 @@
 """Size of a stage's state and of each checkpoint, from names and sizes of the files that Spark's state stores write.
 
-`checkpoints.state` describes the files. Cf. thesis, 6.4.3. Unknown unless the checkpoint is on this machine.
+`checkpoints.state` describes the files. Cf. thesis, 6.4.3.
 """
 
 import json
@@ -10,10 +10,10 @@ import re
 import time
 import zipfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -41,64 +41,104 @@ LISTING_CORES = 0.005
 NAN = math.nan
 
 
-def folders_of(stage: "StatefulStage") -> tuple[tuple[Path, ...], ...]:
-    """Return the store folders of each partition of `stage`; empty unless they are on a file system of this machine."""
-    if (local := local_path(stage.root)) is None:
-        return ()
-    root = Path(local)
+# Version, True if it is the whole state, path.
+Listed: TypeAlias = tuple[int, bool, str]
+
+
+class StateDisk(Protocol):
+    """Files of a checkpoint's state. Folders are relative to it; paths are those that `files` yields."""
+
+    def look(self) -> int:
+        """Bring what is listed up to date, without waiting; return a number that is new with each listing."""
+
+    def files(self, folder: str) -> Iterable[Listed]:
+        """Return the files of a store; nothing if there is no such folder."""
+
+    def modified(self, path: str) -> float:
+        """Return when a file was written (epoch seconds); 0 if it is gone."""
+
+    def size_and_rows(self, path: str) -> tuple[float, float]:
+        """Return the bytes of a file, with those that a RocksDB snapshot names, and its rows; NaN if unknown."""
+
+
+@dataclass(frozen=True)
+class LocalDisk:
+    """Implements StateDisk in a folder of this machine."""
+
+    root: str
+
+    def look(self) -> int:
+        return time.monotonic_ns()
+
+    def files(self, folder: str) -> Iterator[Listed]:
+        return written_files(f"{self.root}/{folder}")
+
+    def modified(self, path: str) -> float:
+        return modified(path)
+
+    def size_and_rows(self, path: str) -> tuple[float, float]:
+        return size_and_rows(path)
+
+
+def folders_of(stage: "StatefulStage") -> tuple[tuple[str, ...], ...]:
+    """Return the store folders of each partition of `stage`, relative to the state's."""
     stores = [(each.id, store) for each in stage.operators for store in each.stores]
     return tuple(
-        tuple(_store_folder(root, operator, partition, store) for operator, store in stores)
+        tuple(_store_folder(operator, partition, store) for operator, store in stores)
         for partition in range(stage.partitions)
     )
 
 
 @dataclass
 class _Store:
-    folder: Path
+    folder: str
+    disk: StateDisk
+    version: int = 0  # newest that is listed
     whole: tuple[int, float] = (0, 0.0)  # version and bytes of the newest snapshot
     rows: float = NAN  # rows of the newest snapshot
     deltas: dict[int, float] = field(default_factory=dict)  # bytes of changes by version, since then
 
     def look(self, version: int) -> None:
-        listed = [each for each in written_files(self.folder) if each[0] <= version]
+        listed = [each for each in self.disk.files(self.folder) if each[0] <= version]
+        self.version = max((each[0] for each in listed), default=0)
         snapshots = [each for each in listed if each[1] and each[0] > self.whole[0]]
         if snapshots:
             newest, _, path = max(snapshots)
-            size, self.rows = size_and_rows(path)
+            size, self.rows = self.disk.size_and_rows(path)
             self.whole = (newest, size)
         self.deltas = {v: size for v, size in self.deltas.items() if v >= self.whole[0]}
         changes = [(number, path) for number, whole, path in listed if not whole and number >= self.whole[0]]
-        for number, path in newest_of([each for each in changes if each[0] not in self.deltas]).items():
-            self.deltas[number] = file_size(path)
+        for number, path in _newest_of([each for each in changes if each[0] not in self.deltas], self.disk).items():
+            self.deltas[number] = self.disk.size_and_rows(path)[0]
 
-    def size(self, version: int) -> float:
-        """Return the bytes of the state at `version`, or NaN."""
-        since = [self.deltas.get(number, NAN) for number in range(self.whole[0] + 1, version + 1)]
-        return self.whole[1] + sum(since)
+    @property
+    def size(self) -> float:
+        """Bytes of the state; NaN if unknown."""
+        since = [self.deltas.get(number, NAN) for number in range(self.whole[0] + 1, self.version + 1)]
+        return self.whole[1] + sum(since) if self.version else NAN
 
-    def changed(self, version: int) -> float:
-        """Return the bytes that the batch before `version` changed, or NaN."""
-        return self.deltas.get(version, NAN)
+    @property
+    def changed(self) -> float:
+        """Bytes of the newest change; NaN if unknown."""
+        return self.deltas.get(self.version, NAN)
 
 
 class StateSizes:
-    """State sizes of one run of a stage, as of the newest batch passed to `look`."""
+    """State sizes of one run of a stage, as of the newest batch passed to `look` whose files are listed."""
 
-    def __init__(self, stage: "StatefulStage", *, listing_cores: float = LISTING_CORES) -> None:
-        self._listing_cores = listing_cores
-        self._unknown = np.full(stage.partitions, NAN)
-        self._stores = [[_Store(folder) for folder in stores] for stores in folders_of(stage)]
-        self._version, self._not_before = 0, 0.0
+    def __init__(self, stage: "StatefulStage", disk: StateDisk, *, listing_cores: float = LISTING_CORES) -> None:
+        self._disk, self._listing_cores = disk, listing_cores
+        self._stores = [[_Store(folder, disk) for folder in stores] for stores in folders_of(stage)]
+        self._seen, self._not_before = (0, 0), 0.0
 
     def look(self, batch: int) -> None:
         began = time.monotonic()
-        if batch < self._version or began < self._not_before:
+        if batch < self._seen[0] or began < self._not_before or (now := (batch, self._disk.look())) == self._seen:
             return
-        self._version = batch + 1
+        self._seen = now
         for stores in self._stores:
             for store in stores:
-                store.look(self._version)
+                store.look(batch + 1)
         spent = time.monotonic() - began
         self._not_before = began + spent / self._listing_cores
 
@@ -110,21 +150,17 @@ class StateSizes:
     @property
     def rows(self) -> Floats:
         """Rows of each partition's newest snapshot, shape (partitions,); NaN unless RocksDB counted them."""
-        if not self._stores:
-            return self._unknown
         return np.array([known_sum([each.rows for each in stores if has_rows(each.folder)]) for stores in self._stores])
 
     @property
     def _bytes(self) -> Floats:
-        if not self._version or not self._stores:
-            return self._unknown
-        return np.array([math.fsum(store.size(self._version) for store in stores) for stores in self._stores])
+        return np.array([math.fsum(store.size for store in stores) for stores in self._stores])
 
     @property
     def delta(self) -> float:
         """Size of the newest batch's changes relative to the state; NaN if the state is empty or no changes are written."""
         whole = float(self._bytes.sum())
-        changed = [store.changed(self._version) for stores in self._stores for store in stores]
+        changed = [store.changed for stores in self._stores for store in stores]
         return math.fsum(changed) / whole if whole > 0 else NAN
 
 
@@ -134,15 +170,20 @@ def local_path(address: str) -> str | None:
     return match[1] if match else None
 
 
-def written_files(folder: Path) -> Iterator[tuple[int, bool, str]]:
-    """Yield (version, True if whole state, path) of each file in `folder`; nothing if there is no such folder."""
+def written_files(folder: Path | str) -> Iterator[Listed]:
+    """Yield the files in `folder`; nothing if there is no such folder."""
     try:
         names = os.listdir(folder)
     except OSError:
         return
-    for name in names:
-        if match := STATE_FILE_NAME.fullmatch(name):
-            yield int(match[1]), match[2] in WHOLE, f"{folder}/{name}"
+    yield from named_files(f"{folder}/{name}" for name in names)
+
+
+def named_files(paths: Iterable[str]) -> Iterator[Listed]:
+    """Yield those of `paths` whose names a store gives."""
+    for path in paths:
+        if match := STATE_FILE_NAME.fullmatch(path.rpartition("/")[2]):
+            yield int(match[1]), match[2] in WHOLE, path
 
 
 class StateFiles(NamedTuple):
@@ -152,26 +193,26 @@ class StateFiles(NamedTuple):
     changes: tuple[str, ...]
 
 
-def files_of(folder: Path, version: int) -> StateFiles:
+def files_of(folder: str, version: int, disk: StateDisk) -> StateFiles:
     """Return the files of the store in `folder` at `version`."""
-    files = [each for each in written_files(folder) if each[0] <= version]
+    files = [each for each in disk.files(folder) if each[0] <= version]
     newest, _, snapshot = max((each for each in files if each[1]), default=(0, True, ""))
-    changes = newest_of([(number, path) for number, whole, path in files if not whole and number > newest])
+    changes = _newest_of([(number, path) for number, whole, path in files if not whole and number > newest], disk)
     return StateFiles(snapshot, tuple(changes.values()))
 
 
-def newest_of(files: Sequence[tuple[int, str]]) -> dict[int, str]:
+def _newest_of(files: Sequence[tuple[int, str]], disk: StateDisk) -> dict[int, str]:
     """Return a file of changes for each version, in order.
 
     A batch that ran again leaves two in format 2; its commit names the one that was written last.
     """
     versions = Counter(number for number, _ in files)
-    ordered = [(number, modified(path) if versions[number] > 1 else 0.0, path) for number, path in files]
+    ordered = [(number, disk.modified(path) if versions[number] > 1 else 0.0, path) for number, path in files]
     return {number: path for number, _, path in sorted(ordered)}
 
 
 def modified(path: str) -> float:
-    """Return when a file was written; 0 if it is gone."""
+    """Return when a file was written (epoch seconds); 0 if it is gone."""
     try:
         return os.stat(path).st_mtime
     except OSError:
@@ -199,23 +240,24 @@ class MoveLoad(NamedTuple):
 
 
 def move_load(saved: "SavedState | None", partition: int) -> MoveLoad:
-    if saved is None or (local := local_path(saved.root)) is None:
+    if saved is None:
         return MoveLoad()
-    opened = [files_of(_store_folder(Path(local), at, partition, store), saved.version) for at, store in saved.stores]
+    disk = saved.disk
+    opened = [files_of(_store_folder(at, partition, store), saved.version, disk) for at, store in saved.stores]
     if not any(each.snapshot or each.changes for each in opened):
         return MoveLoad()
-    whole = math.fsum(file_size(each.snapshot) for each in opened if each.snapshot) / MEGABYTE
-    changed = math.fsum(file_size(path) for each in opened for path in each.changes) / MEGABYTE
+    whole = math.fsum(disk.size_and_rows(each.snapshot)[0] for each in opened if each.snapshot) / MEGABYTE
+    changed = math.fsum(disk.size_and_rows(path)[0] for each in opened for path in each.changes) / MEGABYTE
     return MoveLoad(whole + changed, changed, max(len(each.changes) for each in opened))
 
 
-def has_rows(store: Path) -> bool:
+def has_rows(store: str) -> bool:
     """Return False for a store that counts the rows of another."""
-    return not store.name.endswith(COUNTS)
+    return not store.endswith(COUNTS)
 
 
-def _store_folder(root: Path, operator: int, partition: int, store: str) -> Path:
-    return root / str(operator) / str(partition) / ("" if store == DEFAULT else store)
+def _store_folder(operator: int, partition: int, store: str) -> str:
+    return f"{operator}/{partition}" + ("" if store == DEFAULT else f"/{store}")
 
 
 def file_size(path: str) -> float:
@@ -230,9 +272,19 @@ def size_and_rows(path: str) -> tuple[float, float]:
         if not path.endswith(".zip"):
             return size, NAN
         with zipfile.ZipFile(path) as snapshot:
-            about = json.loads(snapshot.read("metadata").decode().partition("\n")[2])
+            metadata = snapshot.read("metadata").decode()
     except (OSError, ValueError, KeyError, zipfile.BadZipFile):
         return NAN, NAN
-    rows = about.get("numKeys", -1)  # -1 where RocksDB does not track them
-    shared = [*(about.get("sstFiles") or ()), *(about.get("logFiles") or ())]
-    return size + math.fsum(each["sizeBytes"] for each in shared), float(rows) if rows >= 0 else NAN
+    shared, rows = shared_and_rows(metadata)
+    return size + shared, rows
+
+
+def shared_and_rows(metadata: str) -> tuple[float, float]:
+    """Return the bytes of the shared files that a RocksDB snapshot's metadata names, and its rows; NaN if unknown."""
+    try:
+        about = json.loads(metadata.partition("{")[1] + metadata.partition("{")[2])  # after a line with its version
+        rows = about.get("numKeys", -1)  # -1 where RocksDB does not track them
+        shared = [*(about.get("sstFiles") or ()), *(about.get("logFiles") or ())]
+        return math.fsum(each["sizeBytes"] for each in shared), float(rows) if rows >= 0 else NAN
+    except (ValueError, KeyError):
+        return NAN, NAN

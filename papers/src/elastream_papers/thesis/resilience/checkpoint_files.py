@@ -18,7 +18,7 @@ class StateFile(NamedTuple):
     at: float
 
 
-def state_files(folder: Path) -> tuple[StateFile, ...]:
+def state_files(folder: Path | str) -> tuple[StateFile, ...]:
     """Return the state files in a partition's `folder`, in order of versions. Of two attempts, the later file is used."""
     files: dict[tuple[int, bool], StateFile] = {}
     for version, whole, path in written_files(folder):

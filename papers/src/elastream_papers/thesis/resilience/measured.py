@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from elastream.errors import ElastreamError, in_one_line
-from elastream.spark.telemetry.state_files import folders_of
+from elastream.spark.telemetry.state_files import folders_of, local_path
 from elastream_papers.thesis.resilience.balancing import CORES, balanced_after
 from elastream_papers.thesis.resilience.bars import DELTA_RATE
 from elastream_papers.thesis.resilience.bed import BATCHES_BEFORE, HOST, STEADY, Bed, Mended, Steps, bed
@@ -270,7 +270,8 @@ def delta(made: Bed) -> float:
     stage = made.stage
 
     def ratio() -> float:
-        return delta_over_full([state_files(folder) for folders in folders_of(stage) for folder in folders])
+        folders = [folder for stores in folders_of(stage) for folder in stores]
+        return delta_over_full([state_files(f"{local_path(stage.root)}/{folder}") for folder in folders])
 
     made.until(lambda seen: not math.isnan(ratio()))
     return ratio()
