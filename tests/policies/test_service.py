@@ -69,6 +69,12 @@ def test_batches_whose_tasks_do_not_fill_the_hosts_do_not_count(shape):
     assert not after(batches(20, 1.0, 3200), **shape).needs(30.0, 1.0).size
 
 
+def test_a_few_loaded_batches_on_new_hosts_tell_nothing_of_them():
+    known = after(of_sizes(200, 800, 2400))
+    cut_off = [*batches(3, 0.1, 4, start=50.0), MicroBatch("q", 53.0, 1.0, 1200.0), *batches(12, 0.1, 4, start=54.0)]
+    assert need(known.after(shown(cut_off), None, 3.0)) == pytest.approx(need(known))
+
+
 @pytest.mark.parametrize("every", [1.0, 100.0], ids=["many hosts", "hours"])
 def test_what_loaded_batches_showed_is_known_until_others_show_it(every):
     known = after(batches(20, 1.0, 3200))

@@ -152,8 +152,10 @@ class Service:
         """Return batches on the newest hosts, then all: the fixed part of a batch depends on the hosts."""
         every = np.array(self.shown).reshape(-1, 4)
         late = every[every[:, 3] >= every[-1:, 3] - FORGOTTEN_S]
-        every = late if np.count_nonzero(late[:, 0] >= LOADED_S) >= LEAST_COUNTED else every
-        return [each for each in (every[every[:, 2] == every[-1:, 2]], every) if len(each) >= LEAST_COUNTED]
+        every = late if _tells(late) else every
+        newest = every[every[:, 2] == every[-1:, 2]]
+        groups = [newest, every] if _tells(newest) else [every]  # few may be of a round in which hosts came or went
+        return [each for each in groups if len(each) >= LEAST_COUNTED]
 
     def _lines(self, groups: Sequence[Floats], least: float) -> Iterator[tuple[Floats, BatchLine]]:
         """Yield groups that tell fixed time and work apart, with their lines."""
@@ -196,6 +198,10 @@ def planned_seconds(fixed: float, target: float, limit: float | None) -> float:
     if limit is None:
         return max(min(2 * fixed, target / 2), target / 3, fixed * (1 + LEAST_PART))
     return fixed + (fixed if fixed > limit else max(limit - fixed, limit / 2))
+
+
+def _tells(batches: Floats) -> bool:
+    return bool(np.count_nonzero(batches[:, 0] >= LOADED_S) >= LEAST_COUNTED)
 
 
 def _about(cores: float) -> float:
