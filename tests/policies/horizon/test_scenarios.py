@@ -71,6 +71,13 @@ def test_a_level_that_changed_counts_before_the_longest_window_has_seen_it():
     assert past(rates).level(8)[0] > 115
 
 
+def test_a_burst_in_progress_is_expected_to_be_as_high_as_those_before():
+    bursts = np.where(np.arange(400) % 20 < 4, 600.0, 100.0)
+    for seen in range(341, 345):  # bins of a burst
+        paths, _ = scenarios(past(bursts[: seen - 20]), grid(8), FLAT)
+        assert paths.max() <= 600.0 + 1e-6
+
+
 def test_the_worst_jump_that_recurred_may_come_again():
     rates = np.full(300, 10.0)
     rates[50:60] = rates[200:210] = 80.0

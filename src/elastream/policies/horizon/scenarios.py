@@ -117,22 +117,23 @@ class Past:
         """Return True if moments cannot be compared."""
         return self.rates.size < LEAST_PAST * steps
 
-    def level(self, steps: int) -> tuple[float, int]:
-        """Return the present rate (records/s), 0 without a past, and the bins whose mean it is."""
+    def level(self, steps: int) -> tuple[float, int, bool]:
+        """Return the present rate (records/s; 0 without a past), the bins whose mean it is, and True if it has changed."""
         rates = self.rates[-COMPARED:]
         if not rates.size:
-            return (self.open[0] / self.open[1] if self.open[1] > 0 else 0.0), 1
+            return (self.open[0] / self.open[1] if self.open[1] > 0 else 0.0), 1, False
         bins = _best_window(rates, steps)
         if rates.size <= PRESENT[0]:
-            return float(rates[-bins:].mean()), bins
+            return float(rates[-bins:].mean()), bins, False
         noise = quantile(np.abs(np.diff(rates[-USUAL:])).tolist(), USUAL_PART) / NORMAL_STEP
-        return _steady_level(rates, bins, noise), bins
+        level, agree = _steady_level(rates, bins, noise)
+        return level, agree, agree < min(bins, rates.size)
 
 
 @njit(cache=True)
-def _steady_level(rates: Floats, bins: int, noise: float) -> float:
-    """Return the mean of the longest window of `PRESENT` up to `bins` that agrees with all shorter ones (Lepski 1990)."""
-    level = float(rates[-1])
+def _steady_level(rates: Floats, bins: int, noise: float) -> tuple[float, int]:
+    """Return mean and bins of the longest window of `PRESENT` up to `bins` that agrees with shorter ones (Lepski 1990)."""
+    level, agrees = float(rates[-1]), 1
     windows = sorted(PRESENT)
     for longer in windows:
         if longer > min(bins, rates.size):
@@ -141,9 +142,9 @@ def _steady_level(rates: Floats, bins: int, noise: float) -> float:
         for shorter in windows:
             error = noise * math.sqrt(max(0.0, 1 / shorter - 1 / longer))
             if shorter < longer and abs(rates[-shorter:].mean() - mean) > CHANGED * error:
-                return level
-        level = mean
-    return level
+                return level, agrees
+        level, agrees = mean, longer
+    return level, agrees
 
 
 @njit(cache=True)
@@ -175,13 +176,13 @@ def scenarios(past: Past, grid: Grid, trend: Forecast | None) -> tuple[Floats, F
         Rates (records/s) of the scenarios, shape (scenarios, steps), and of the jump, shape (steps,).
     """
     steps = grid.steps
-    level, bins = past.level(steps)
+    level, bins, changed = past.level(steps)
     moments = past.with_moments(steps).moments
     if moments is None:
         return _first_scenarios(past, grid, level, trend)
     count = past.rates.size - steps
     alike = _alike(moments.features, count, min(count, SCENARIOS, max(8, int(count * ALIKE))))
-    return _continued(past.rates, moments.total, alike, steps, bins, level)
+    return _continued(past.rates, moments.total, alike, steps, bins, level, changed)
 
 
 def _first_scenarios(past: Past, grid: Grid, level: float, trend: Forecast | None) -> tuple[Floats, Floats]:
@@ -222,9 +223,17 @@ def _alike(features: Floats, moments: int, count: int) -> Integers:
 
 
 @njit(cache=True)
-def _continued(rates: Floats, total: Floats, alike: Integers, steps: int, bins: int, level: float) -> tuple[Floats, Floats]:
-    """Return what followed the moments `alike`, and the worst jump, both moved to the present `level`."""
-    least = 0.01 * total[-1] / rates.size + 1e-9
+def _continued(
+    rates: Floats, total: Floats, alike: Integers, steps: int, bins: int, level: float, changed: bool
+) -> tuple[Floats, Floats]:
+    """Return what followed the moments `alike`, and the worst jump, both moved to the present `level`.
+
+    Args:
+        changed: The level is that of the last `bins` alone.
+    """
+    least, peak = 0.01 * total[-1] / rates.size + 1e-9, rates.max()
+    # A change to a level that was seen before, such as half a bin of a burst, foretells no more than was ever seen.
+    limit = peak if changed and level <= rates[:-bins].max() else np.inf
     paths = np.zeros((alike.size, steps))
     for row in range(alike.size):
         begin = alike[row]
@@ -232,11 +241,11 @@ def _continued(rates: Floats, total: Floats, alike: Integers, steps: int, bins: 
         scale = min(max((level + least) / (before + least), 1 / MOST_SCALE), MOST_SCALE)
         shift = level - scale * before  # what no scale explains: a level that was never seen
         for step in range(steps):
-            paths[row, step] = max(0.0, rates[begin + step] * scale + shift)
+            paths[row, step] = min(max(0.0, rates[begin + step] * scale + shift), limit)
     begin = _worst_jump(total, steps, bins)
-    jump, most = rates[begin : begin + steps] - _mean_before(total, begin, bins) + level, rates.max()
+    jump = rates[begin : begin + steps] - _mean_before(total, begin, bins) + level
     for step in range(steps):
-        jump[step] = max(min(max(jump[step], 0.0), most), level)
+        jump[step] = max(min(max(jump[step], 0.0), peak), level)
     return paths, jump
 
 
