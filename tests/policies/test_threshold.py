@@ -33,8 +33,8 @@ WORK = 0.01
 """Core-seconds a record in every observation made here."""
 
 
-def host(name, state=HostState.RUNNING, since=-996.5, changed=None):
-    """A lease whose billing time unit of 10 s ends in 3.5 s, unless `since` says otherwise."""
+def host(name, state=HostState.RUNNING, since=-995.0, changed=None):
+    """A lease whose billing time unit of 10 s ends in 5 s, unless `since` says otherwise."""
     path = [HostState.REQUESTED, HostState.STARTING, HostState.RUNNING, HostState.DRAINING]
     lease = Lease(name, SMALL, since)
     for step in path[1 : path.index(state) + 1]:
@@ -513,8 +513,8 @@ def test_settings_that_make_no_sense_are_refused():
 
 @pytest.mark.parametrize(
     ("since", "goes"),
-    [(-1000.0, False), (-999.0, False), (-996.5, True), (-994.0, False)],
-    ids=["just begun", "ending", "3.5 s left", "6 s left"],
+    [(-1000.0, False), (-997.0, False), (-995.0, True), (-992.0, False)],
+    ids=["just begun", "3 s left", "5 s left", "8 s left"],
 )
 def test_a_host_goes_back_only_when_what_is_paid_of_it_ends(since, goes):
     leases = [host("h1", since=since), host("h2", since=since)]

@@ -26,5 +26,11 @@ def test_a_host_goes_back_when_its_minimum_is_over_and_its_unit_ends(billing, ag
     assert due_back(lease, 100.0 + age, pace=2.0) is due
 
 
+@pytest.mark.parametrize(("age", "due"), [(3300.0, False), (3450.0, True), (3520.0, True), (3540.0, False)])
+def test_a_host_that_is_drained_first_goes_a_round_sooner(age, due):
+    lease = Lease("h1", HostType("h", 1.0, billing=Billing(3600.0), stop=10.0), 100.0)
+    assert due_back(lease, 100.0 + age, pace=60.0, empties=60.0) is due
+
+
 def test_what_costs_nothing_may_always_go():
     assert due_back(Lease("h1", HostType("h", 1.0, price=0.0), 0.0), 1.0, 2.0)

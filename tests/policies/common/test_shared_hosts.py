@@ -20,7 +20,7 @@ TYPES = {"small": SMALL, "big": BIG}
 
 
 def lease(name, kind):
-    return Lease(name, kind, -996.5).to(HostState.STARTING, -996.5).to(HostState.RUNNING, -996.5)
+    return Lease(name, kind, -995.0).to(HostState.STARTING, -995.0).to(HostState.RUNNING, -995.0)
 
 
 def hosts(*kinds, types=TYPES, max_hosts=50, equal=False):

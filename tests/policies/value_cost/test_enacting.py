@@ -149,7 +149,7 @@ def test_on_shared_cores_a_host_is_drained_when_paid_time_ends():
     plant_, _, at = ran(fused=True, hosts=("four", "one"), parallelism={"source": 5}, until=300.0)
     less = replace(at.deployment, hosts=at.deployment.hosts[:1], instances=at.deployment.instances[:1])
     assert enacted(plant_.observe(), at.problem, less, pace=INSTANT) == ()
-    plant_.advance(550.0)
+    plant_.advance(500.0)
     observation = plant_.observe()
     assert enacted(observation, at.problem, less, pace=INSTANT) == (DrainHost("h2"), SetParallelism("source", 4))
     assert done(plant_, observation, at, less) == 2

@@ -185,7 +185,8 @@ class SharedHosts:
             (
                 host
                 for host in usable
-                if host not in observation.pinned and due_back(observation.leases[host], observation.time, self.pace)
+                if host not in observation.pinned
+                and due_back(observation.leases[host], observation.time, self.pace, self.pace)
             ),
             key=lambda h: (
                 h in observation.occupied,

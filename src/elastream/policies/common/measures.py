@@ -149,22 +149,22 @@ def decision_figures(observation: Observation) -> dict[str, float]:
 DRAIN_S = 30.0
 
 
-def due_back(lease: Lease, now: float, pace: float) -> bool:
-    """Return True if releasing `lease` now wastes no paid time, or if the next round is too late.
+def due_back(lease: Lease, now: float, pace: float, empties: float = 0.0) -> bool:
+    """Return True if releasing `lease` wastes no paid time, or if the next round is too late.
 
     An earlier release would pay a whole billing time unit again after a short lull. If the unit is shorter than a host
     takes to stop, only the minimum counts.
 
     Args:
         pace: Seconds until the next round.
+        empties: Seconds from now until the release: of a host that is drained first, until the next round.
     """
     kind = lease.type
     if kind.price == 0:
         return True
     if lease.seconds(now) + kind.stop < kind.billing.minimum:
         return False
-    takes = kind.stop + pace
-    if kind.billing.unit <= takes:
+    takes = kind.stop + empties
+    if kind.billing.unit <= takes + pace:
         return True
-    left = lease.remaining(now)
-    return kind.stop <= left <= takes + min(DRAIN_S, kind.billing.unit / 10)
+    return takes <= lease.remaining(now) <= takes + pace + min(DRAIN_S, kind.billing.unit / 10)

@@ -499,7 +499,7 @@ class Round:
             level = growth * cores / observation.capacities[successor]
             room = level <= (1 - policy.gain) * policy.cpu_high
             room = room and self.load.keeps_pace(self.load.levels[successor], level, policy.gain)
-            if room and due_back(observation.leases[host], observation.time, self.pace):
+            if room and due_back(observation.leases[host], observation.time, self.pace, self.pace):
                 why = f"it and {successor} have been light for {calm:.0f} s: {successor} takes over, "
                 why += f"at {percent(level)} of its cores"
                 return [DrainHost(host, why=why)]

@@ -161,7 +161,7 @@ def host_actions(observation: Observation, target: Target, kind: HostType, pace:
     withdrawn = observation.waiting[::-1][: max(0, surplus)]
     actions += [ReleaseHost(host, why=why) for host in withdrawn]
     leases, now = observation.leases, observation.time
-    due = [host for host in usable if due_back(leases[host], now, pace)]
+    due = [host for host in usable if due_back(leases[host], now, pace, pace)]
     due.sort(key=lambda host: (tasks_on(observation, host), leases[host].remaining(now), -usable.index(host)))
     drains = min(surplus - len(withdrawn), len(usable) - number)  # hosts that start carry nothing yet
     return actions + [DrainHost(host, why=why) for host in due[: max(0, drains)]]

@@ -140,16 +140,17 @@ def enacted(
 
 
 class _Enacting:
+    drains: ClassVar[bool] = False  # a host is drained one round and released the next
+
     def __init__(self, draft: Draft, problem: Problem, deployment: Deployment, pace: float, why: str) -> None:
         self.draft, self.problem, self.deployment, self.pace, self.why = draft, problem, deployment, pace, why
         self.observation = draft.observation
         self.staying = {host.name for host in deployment.hosts if host.name}
 
     def _going(self) -> list[str]:
-        leases, now = self.observation.leases, self.observation.time
-        hosts = [
-            host for host in self.observation.usable if host not in self.staying and due_back(leases[host], now, self.pace)
-        ]
+        leases, now, empties = self.observation.leases, self.observation.time, self.pace * self.drains
+        candidates = [host for host in self.observation.usable if host not in self.staying]
+        hosts = [host for host in candidates if due_back(leases[host], now, self.pace, empties)]
         return sorted(hosts, key=lambda host: (tasks_on(self.observation, host), leases[host].remaining(now)))
 
 
@@ -227,6 +228,8 @@ class _Apart(_Enacting):
 
 class _Shared(_Enacting):
     """Actions on plants where tasks share the slots of all hosts (Spark)."""
+
+    drains = True
 
     def actions(self) -> tuple[Action, ...]:
         draft, observation = self.draft, self.observation
