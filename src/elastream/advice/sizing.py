@@ -277,7 +277,7 @@ def _horizon(
         return None, f"what the policy horizon would lease: it needs a log of {least}"
     outlooks = outlooks_of(Past(grid.seconds, rates), min(rates.size, REPLAYED), grid)
     fleet = Fleet(kind, cores / min(overhead, MOST_OVERHEAD), grid, 1, round(MOST_TIMES * fixed.hosts))
-    choice = replay(outlooks, fleet, 1 - IN_TIME, Choice(Setting()), (0.0, 0.0))
+    choice = replay(outlooks, fleet, 1 - IN_TIME, Choice(Setting()))
     hosts = choice.hosts
     point = Point(hosts, hosts * cores, NAN, NAN, max(0.0, fixed.in_time - choice.late), NAN, hosts * price * HOURS_A_MONTH)
     return point, ""

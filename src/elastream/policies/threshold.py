@@ -221,7 +221,7 @@ class ChainedRound(SizingRound):
         added = self._hosts.lease_missing(need, reason)
         remarks = (*remarks, *self._host_limit_remarks(need))
         highest = self._retained_cores(history)
-        hosts = [*self._releases(added), *(added if added or observation.draining else self._shrink(history, highest))]
+        hosts = [*self._releases(added), *(added or self._shrink(history, highest))]
         tasks = [change for operator in sorted(observation.context.scalable) for change in self._tasks(operator, need)]
         retained = max(need, highest / self.most)  # infinite while nothing is known that hosts could be given back for
         recommended = self._hosts.hosts_for(retained if math.isfinite(retained) else math.nan)
@@ -359,7 +359,7 @@ class ChainedRound(SizingRound):
         young = observation.time - history.since < self.settle or load.since_change < policy.cool_down
         if (young and not observation.waiting) or load.late or load.behind > 1 or load.queued(self.settle):
             return []
-        if observation.unjudged:  # it may be late
+        if observation.draining or observation.unjudged:  # it may be late
             return []
         if observation.coming:
             return self._hosts.withdraw_surplus(highest)

@@ -134,6 +134,24 @@ def test_a_replay_sees_the_last_one_however_old_the_run_is():
     assert 1200.0 < after.next_replay <= 1200.0 + REPLAYED * after.grid.seconds / 2
 
 
+def test_unexplained_lateness_is_forgiven_by_time_however_rare_replays_are():
+    memory, seen = None, observe([host("h1")], 20.0)
+    for time in range(1000, 1200):
+        memory = Horizon().plan(replace(seen, time=float(time)), memory).memory
+    for counted, forgiven in ((300.0, 0.001), (3600.0, 0.012)):
+        strict = replace(memory, allowance=-0.02, late=(0.0, 0.0), counted=counted - 1.0, next_replay=0.0)
+        after = Horizon().plan(replace(seen, time=1200.0), strict).memory
+        assert after.allowance == pytest.approx(-0.02 + forgiven, rel=0.01)
+
+
+def test_surplus_of_a_fixed_fleet_goes_when_its_hour_ends_though_noise_peaks():
+    noise = 2900 * np.exp(np.random.default_rng(11).normal(0.0, 0.3, 480))
+    done = run(list(noise), every=10.0, period=15.0, types=(replace(SMALL, start=60.0, billing=Billing(3600.0)),))
+    hosts = done.result.series[:, [0, 2]]
+    assert hosts[hosts[:, 0] < 3500.0, 1].max() >= 12, "for the backlog of the start"
+    assert hosts[hosts[:, 0] > 3700.0, 1].max() <= 8
+
+
 def test_a_pause_of_rounds_has_an_outlook_for_each_bin():
     memory, seen = None, observe([host("h1")], 20.0)
     for time in (1000.0, 1002.0, 1004.0, 1064.0):

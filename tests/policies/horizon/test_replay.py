@@ -16,7 +16,7 @@ SECOND = HostType("m", 1.0, price=1.0, billing=Billing(1.0), start=60.0)
 GRID = Grid(15.0, start=5, steps=9, host_start=60.0, budget=28.0)
 FLAT = Forecast(math.nan, 0.0, math.nan, math.nan)
 FLEET = Fleet(SECOND, each=100.0, grid=GRID, least=1, most=50)
-FIRST = (Choice(Setting()), (0.0, 0.0))  # nothing was chosen or leased before
+FIRST = Choice(Setting())  # no replay before
 
 
 def outlooks(rates) -> list[Outlook]:
@@ -29,7 +29,7 @@ def outlooks(rates) -> list[Outlook]:
 
 
 def chosen(rates, allowance: float = 0.01, fleet: Fleet = FLEET) -> Choice:
-    return replay(outlooks(rates), fleet, allowance, *FIRST)
+    return replay(outlooks(rates), fleet, allowance, FIRST)
 
 
 def test_a_slow_wave_is_followed():
@@ -58,13 +58,13 @@ def test_a_lower_allowance_never_takes_fewer_hosts():
     draw = np.random.default_rng(2)
     rates = 800 * np.exp(np.cumsum(draw.normal(0, 0.05, 400)))
     seen = outlooks(rates)
-    hosts = [replay(seen, FLEET, allowance, *FIRST).hosts for allowance in (0.1, 0.01, 0.0)]
+    hosts = [replay(seen, FLEET, allowance, FIRST).hosts for allowance in (0.1, 0.01, 0.0)]
     assert hosts == sorted(hosts)
 
 
 def test_below_zero_the_load_counts_as_greater():
     seen = outlooks(np.full(200, 450.0))
-    assert replay(seen, FLEET, -0.1, *FIRST).hosts > 1.5 * replay(seen, FLEET, 0.0, *FIRST).hosts
+    assert replay(seen, FLEET, -0.1, FIRST).hosts > 1.5 * replay(seen, FLEET, 0.0, FIRST).hosts
 
 
 def test_whole_hours_are_paid():
@@ -125,5 +125,5 @@ def test_free_hosts_are_chosen_by_the_fewest_leases():
 
 def test_a_young_past_says_nothing_about_plans_for_its_worst_jump():
     alike = outlooks(np.full(60, 90.0))
-    assert replay(alike, FLEET, 0.01, *FIRST).setting.row == 2
-    assert replay(alike, FLEET, 0.01, *FIRST, jumps=False).setting.row == 1
+    assert replay(alike, FLEET, 0.01, FIRST).setting.row == 2
+    assert replay(alike, FLEET, 0.01, FIRST, jumps=False).setting.row == 1

@@ -74,7 +74,7 @@ class Memory:
         needs: Highest needed capacity of each bin (records/s) without a backlog.
         late: (late records, records) since the last replay.
         allowance: Share of records that may be late in a replay.
-        leased: Host-seconds, and seconds, since the last replay.
+        counted: Seconds of `late`.
         next_replay: Time of the next replay (seconds of the run).
         work: Cores that a record/s keeps busy, as last known; NaN before.
         host_start: Start of hosts as last measured (seconds); 0 before.
@@ -89,7 +89,7 @@ class Memory:
     outlooks: tuple[Outlook, ...] = ()
     needs: tuple[float, ...] = ()
     late: tuple[float, float] = (0.0, 0.0)
-    leased: tuple[float, float] = (0.0, 0.0)
+    counted: float = 0.0
     next_replay: float = 0.0
     work: float = math.nan
     host_start: float = 0.0
@@ -193,12 +193,12 @@ class _Foreseeing(SizingRound):
             before = replace(before, past=Past(self.grid.seconds), outlooks=(), needs=())
         elif before.outlooks and not before.grid.alike(self.grid):
             before = replace(before, outlooks=self._made_again(before.past, len(before.outlooks)))
-        self.memory = self._with_arrivals(self._with_leased(self._with_late(before)))
+        self.memory = self._with_arrivals(self._with_late(before))
         if self._replays:
             self.memory = self._replayed(policy)
         self.settle = self.memory.choice.setting.hold
         if self.memory.choice.constant:
-            self.remarks = (_constant_sentence(self.memory.choice),)
+            self.remarks = (self._why_least,)
 
     def _fitting_grid(self, before: Memory | None) -> Grid:
         start, age = self._host_start(), self.load.age
@@ -300,12 +300,6 @@ class _Foreseeing(SizingRound):
         batches = [each for each in observation.batches if each.oldest == each.oldest and each.newest == each.newest]
         return [(each.records, share_within(self.target, each.oldest, each.newest)) for each in batches]
 
-    def _with_leased(self, memory: Memory) -> Memory:
-        hosts, seconds = memory.leased
-        if not self._arrived.size:
-            return memory  # nothing is added to the past either
-        return replace(memory, leased=(hosts + len(self.observation.leases) * self.pace, seconds + self.pace))
-
     def _has_past(self, memory: Memory) -> bool:
         return len(memory.outlooks) >= LEAST_PAST * self.grid.steps
 
@@ -313,6 +307,7 @@ class _Foreseeing(SizingRound):
         measured = self._arrived
         if not measured.size:
             return memory
+        memory = replace(memory, counted=memory.counted + self.pace)
         past, bins = memory.past.after(float(measured.mean()), self.pace), memory.past.bins(self.pace)
         if not bins and memory.outlooks:
             return replace(memory, past=past)
@@ -357,13 +352,15 @@ class _Foreseeing(SizingRound):
         missed = late / records if records > 0 else 0.0
         fleet = Fleet(self.host_type, self._each, self.grid, max(1, context.min_hosts), context.max_hosts)
         jumps = not memory.past.is_short(2 * self.grid.steps)
-        choice = replay(memory.outlooks, fleet, memory.allowance, memory.choice, memory.leased, jumps)
+        choice = replay(memory.outlooks, fleet, memory.allowance, memory.choice, memory.counted, jumps)
         # Adaptive conformal inference: misses that this replay does not explain lower the allowance of the next one.
         tolerated, unexplained = 1 - policy.in_time, max(0.0, missed - choice.explained)
-        allowance = min(max(memory.allowance + STEP * (tolerated - unexplained), LEAST_ALLOWANCE), tolerated)
+        spared = tolerated - unexplained
+        steps = max(1.0, memory.counted / REPLAY_EVERY_S) if spared > 0 else 1.0  # replays become rarer
+        allowance = min(max(memory.allowance + STEP * steps * spared, LEAST_ALLOWANCE), tolerated)
         pause = max(REPLAY_EVERY_S, REPLAY_GROWTH * (time - self.history.since))
         following = time + min(pause, REPLAY_OVERLAP * REPLAYED * self.grid.seconds)
-        begun = replace(memory, late=(0.0, 0.0), leased=(0.0, 0.0))
+        begun = replace(memory, late=(0.0, 0.0), counted=0.0)
         return replace(begun, choice=choice, allowance=allowance, next_replay=following)
 
     @once
@@ -401,7 +398,7 @@ class _Foreseeing(SizingRound):
                 lease = 0.0
             least = setting.least * self._each
             served = np.linspace(0.0, least * grid.seconds * grid.start, grid.start + 1)
-            carried = total[1] <= least * grid.seconds
+            carried = min(float(outlook.keep[row]), total[1] / grid.seconds) <= least
             if carried and self._fleet_suffices(least, waiting, waiting_at_start(total[: grid.start + 1], waiting, served)):
                 keep = usual = 0.0
         if memory.needs:
@@ -447,6 +444,12 @@ class _Foreseeing(SizingRound):
         return max((lease, keep, *self.memory.needs[-bins:]))
 
     @property
+    def _why_least(self) -> str:
+        choice, seconds = self.memory.choice, round(len(self.memory.outlooks) * self.grid.seconds)
+        fleet = f"keeping {counted(choice.setting.least, 'host')} was cheapest ({choice.hosts:.3g} on average)"
+        return f"over the last {format_duration(seconds)} {fleet}: changes of the load are too short to follow"
+
+    @property
     def _least(self) -> float:
         setting = self.memory.choice.setting
         least = setting.least * self.host_type.cores * self.host_type.speed
@@ -474,7 +477,7 @@ class _Chained(_Foreseeing, ChainedRound):
         if there < need <= (1 + TOLERANCE) * there:
             need = there
         if self._least > need:
-            return self._least, lambda: _constant_sentence(self.memory.choice)
+            return self._least, lambda: self._why_least
         if math.isnan(need):
             return super()._need(base)
         return need, lambda: self._reason(lease, need)
@@ -503,6 +506,8 @@ class _Chained(_Foreseeing, ChainedRound):
 
     def _retained_cores(self, history: LoadHistory) -> float:
         retained = self._retained * self._cores_of_record
+        if retained == 0 and self.memory.choice.setting.fixed:
+            return self._least  # which serves more arrivals than it can process for a while
         return math.inf if math.isnan(retained) else max(retained, self._least, self.load.cores(self.load.arriving))
 
     def _shrink(self, history: LoadHistory, highest: float) -> list[Action]:
@@ -563,9 +568,4 @@ def _compile() -> None:
     past = Past(1.0, np.arange(1.0, 60.0))  # long enough for moments
     outlooks = outlooks_of(past, LEAST_PAST * grid.steps, grid)
     fleet = Fleet(HostType("any", 1.0), 1.0, grid, 1, 2)
-    replay(outlooks, fleet, 0.0, Choice(Setting()), (0.0, 0.0))
-
-
-def _constant_sentence(choice: Choice) -> str:
-    fleet = counted(choice.setting.least, "host")
-    return f"the last hours were cheapest with {fleet} at least, {choice.hosts:.3g} on average: jumps come without notice"
+    replay(outlooks, fleet, 0.0, Choice(Setting()))

@@ -34,10 +34,6 @@ EQUAL = 0.01
 CONSTANT = 1.1
 # Part of all late records from which those of one jump do not count.
 SINGLE = 0.6
-# Part of the least hosts that others must reach for a comparison of their cost.
-NOTICED = 0.1
-# Most surcharge that follows from it.
-MOST_SURCHARGE = 2.0
 # Blocks of the past that give the error of a share.
 BLOCKS = 10
 
@@ -66,7 +62,6 @@ class Choice:
     Attributes:
         late: Share of late records.
         hosts: Mean number of hosts.
-        surcharge: Factor by which hosts above the least ones cost more than in replays.
         explained: Share of records since the last replay that are late in this one.
         met: Largest backlog (records) foreseen for the time when a host works, of which none was late.
     """
@@ -74,7 +69,6 @@ class Choice:
     setting: Setting
     late: float = math.nan
     hosts: float = math.nan
-    surcharge: float = 1.0
     explained: float = 0.0
     met: float = 0.0
 
@@ -105,7 +99,7 @@ class _Runs:
 
     Attributes:
         late: Late records; shape (bins, settings).
-        costs: Costs in bins of a host: of the whole replay, and before the bin `since`; shape (2, settings).
+        costs: Costs in bins of a host; shape (settings,), as the others.
         vain: Largest backlog foreseen in vain (records).
     """
 
@@ -120,44 +114,35 @@ def replay(
     fleet: Fleet,
     allowance: float,
     before: Choice,
-    leased: tuple[float, float],
+    since: float = 0.0,
     jumps: bool = True,
 ) -> Choice:
     """Return the cheapest setting for the past.
 
     Args:
         allowance: Share of records that may be late. Below 0 none may, and the load grows by `STRESS` times the amount.
-        leased: Host-seconds, and seconds, since the last replay.
+        since: Seconds since the last replay.
         jumps: False if the past is young: its outlooks say nothing about its worst jump.
     """
     fleet = replace(fleet, each=fleet.each / (1 + STRESS * max(0.0, -allowance)))
     outlooks = outlooks[-REPLAYED:]
     rates = np.array([each.rate for each in outlooks])
     settings = _settings(rates, outlooks[0].keep.size - (not jumps), fleet, before.setting)
-    since = rates.size - round(leased[1] / fleet.grid.seconds)
-    runs = _runs(outlooks, rates, settings, fleet, since)
-    surcharge, explained = before.surcharge, 0.0
-    if 0 < since < rates.size:
-        column = settings.index(before.setting)
-        explained = float(runs.late[since:, column].sum()) / (float(rates[since:].sum()) * fleet.grid.seconds + 1e-9)
-        foretold = float(runs.costs[0, column] - runs.costs[1, column]) / (rates.size - since) - before.setting.least
-        if foretold >= NOTICED * max(1, before.setting.least):
-            paid = (leased[0] / leased[1] - before.setting.least) / foretold
-            surcharge = float(np.clip((surcharge + paid) / 2, 1.0, MOST_SURCHARGE))
-    least = np.array([float(each.least) for each in settings])
-    costs = runs.costs[0] + (surcharge - 1) * np.maximum(0.0, runs.costs[0] - least * rates.size)
-    return replace(_cheapest(settings, runs, costs, rates, fleet, allowance), surcharge=surcharge, explained=explained)
+    runs, explained = _runs(outlooks, rates, settings, fleet), 0.0
+    if 0 < (first := rates.size - round(since / fleet.grid.seconds)) < rates.size:
+        late = runs.late[first:, settings.index(before.setting)]
+        explained = float(late.sum()) / (float(rates[first:].sum()) * fleet.grid.seconds + 1e-9)
+    return replace(_cheapest(settings, runs, rates, fleet, allowance), explained=explained)
 
 
-def _runs(outlooks: Sequence[Outlook], rates: Floats, settings: Sequence[Setting], fleet: Fleet, since: int) -> _Runs:
-    """Return the results of all settings; `since`: first bin after the last replay."""
+def _runs(outlooks: Sequence[Outlook], rates: Floats, settings: Sequence[Setting], fleet: Fleet) -> _Runs:
     grid, (first, renewed) = fleet.grid, _paid(fleet, rates.size)
     totals = np.stack([each.total for each in outlooks])
     keep, lease = np.stack([each.keep for each in outlooks]), np.stack([each.lease for each in outlooks])
     stops = fleet.kind.stop / grid.seconds if renewed == 1 else 0.0
     hosts = (fleet.each, float(fleet.most), grid.start, first, renewed, stops)
     late = np.zeros((rates.size, len(settings)))
-    figures = np.zeros((4, len(settings)))
+    figures = np.zeros((3, len(settings)))
     for column, each in enumerate(settings):
         hold = max(1, round(each.hold / grid.seconds))
         figures[:, column] = _run(
@@ -165,12 +150,12 @@ def _runs(outlooks: Sequence[Outlook], rates: Floats, settings: Sequence[Setting
             each.reserve * keep[:, each.row],
             each.reserve * lease[:, each.row],
             rates,
-            (float(each.least), hold, each.fixed, since),
+            (float(each.least), hold, each.fixed),
             hosts,
             (grid.seconds, grid.budget, grid.recovery, grid.lost),
             late[:, column],
         )
-    return _Runs(late, figures[:2], figures[2], figures[3])
+    return _Runs(late, *figures)
 
 
 def _settings(rates: Floats, rows: int, fleet: Fleet, before: Setting) -> list[Setting]:
@@ -202,11 +187,11 @@ def _run(
     keep: Floats,
     lease: Floats,
     rates: Floats,
-    setting: tuple[float, int, bool, int],
+    setting: tuple[float, int, bool],
     fleet: tuple[float, float, int, int, int, float],
     times: tuple[float, float, float, int],
     late: Floats,
-) -> tuple[float, float, float, float]:
+) -> tuple[float, float, float]:
     """Run one setting, and fill `late` with the late records of each bin.
 
     Args:
@@ -214,10 +199,10 @@ def _run(
         keep: Needs of each bin with reserve, as in `Outlook`; likewise `lease`.
 
     Returns:
-        Cost in bins of a host, its part before `since`, the leases, and the largest backlog foreseen in vain (records).
+        Cost in bins of a host, leases, and the largest backlog foreseen in vain (records).
     """
-    # `since` is the first bin after the last replay. A fleet's times are in bins, as is `lost`; others are in seconds.
-    least, hold, fixed, since = setting
+    # A fleet's times are in bins, as is `lost`; others are in seconds.
+    least, hold, fixed = setting
     each, most, start, first, renewed, stops = fleet
     seconds, budget, recovery, lost = times
     # Hosts by the bin in which they work, and in which their paid time ends, cyclically.
@@ -225,10 +210,8 @@ def _run(
     needed, foreseen, served = np.zeros(rates.size), np.zeros(rates.size), np.zeros(start + 1)
     ready = min(least if fixed else max(least, hosts_for(lease[0], each)), most)
     due[0] = ready
-    waiting = cost = before = leases = 0.0
+    waiting = cost = leases = 0.0
     for now in range(rates.size):
-        if now == since:
-            before = cost - _paid_ahead(due, least, now)
         if now:
             arrived, capacity = rates[now] * seconds, ready * each
             waiting = max(0.0, waiting + arrived - capacity * seconds)
@@ -262,7 +245,7 @@ def _run(
         coming[now % start] += added
         leases += added
         cost += renewed * (ending - gone) + first * added + stops * gone
-    return cost - _paid_ahead(due, least, rates.size), before, leases, vain(foreseen, late, start)
+    return cost - _paid_ahead(due, least, rates.size), leases, vain(foreseen, late, start)
 
 
 @njit(cache=True)
@@ -301,9 +284,7 @@ def _recurring(late: Floats, steps: int) -> Floats:
     return np.concatenate([late[:first], np.zeros((length, late.shape[1])), late[first + length :]])
 
 
-def _cheapest(
-    settings: Sequence[Setting], runs: _Runs, costs: Floats, rates: Floats, fleet: Fleet, allowance: float
-) -> Choice:
+def _cheapest(settings: Sequence[Setting], runs: _Runs, rates: Floats, fleet: Fleet, allowance: float) -> Choice:
     arrived = float(rates[1:].sum()) * fleet.grid.seconds + 1e-9
     late, fixed = _recurring(runs.late, fleet.grid.steps), np.array([each.fixed for each in settings])
     late = np.where(fixed, runs.late, late)  # they do not answer a jump, so all count
@@ -313,11 +294,11 @@ def _cheapest(
     error = parts.std(axis=0, ddof=1) * math.sqrt(blocks) / arrived
     meets = share + error <= max(allowance, 0.0)
     rows = np.array([each.row for each in settings])
-    cost = costs if fleet.kind.price > 0 else runs.leases
+    cost = runs.costs if fleet.kind.price > 0 else runs.leases
     if meets.any():
         near = np.flatnonzero(meets & (cost <= (1 + EQUAL) * cost[meets].min()))
         near = near if fixed[near].all() else near[~fixed[near]]  # the others answer a change sooner
         best = int(near[np.lexsort((-rows[near], runs.leases[near]))[0]])
     else:
         best = int(np.lexsort((cost, np.round(share, 3)))[0])
-    return Choice(settings[best], float(share[best]), float(costs[best]) / rates.size, met=float(runs.vain[best]))
+    return Choice(settings[best], float(share[best]), float(runs.costs[best]) / rates.size, met=float(runs.vain[best]))
