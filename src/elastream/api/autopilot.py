@@ -223,6 +223,8 @@ class Autopilot:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._thread is None:
+            log.warning("autopilot has managed nothing: call watch() to begin")
         self.stop()
 
     def _ids(self) -> frozenset[str] | None:
