@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from elastream.core.action import DrainHost, LeaseHost
 from elastream.core.frames import Frame
-from elastream.core.hosts import HostState, Lease
+from elastream.core.hosts import Billing, HostState, Lease
 from elastream.core.metrics import Metric
 from elastream.policies.common.chained import SharedHosts
 from elastream.policies.common.measures import cheapest_type
@@ -124,6 +124,37 @@ def test_a_mix_suffices_and_costs_at_most_one_host_more_than_cores_must(need, pr
     assert 1.0 + math.fsum(each.cores for each in chosen) >= need - 1e-6
     least = shared.kind.price / shared.kind.cores * max(0.0, need - 1.0)
     assert math.fsum(each.price for each in chosen) <= least + shared.kind.price + 1e-6
+
+
+def successors(shared, highest):
+    return [each.type for each in shared.lease_successors(highest)]
+
+
+def test_cheaper_hosts_come_for_a_dear_one_with_little_work():
+    dear = replace(BIG, price=8.0, billing=Billing(1.0))
+    types = {"small": replace(SMALL, price=1.0, billing=Billing(1.0)), "big": dear}
+    shared = hosts(dear, types=types)
+    assert successors(shared, 1.5) == ["small"] * math.ceil(1.5 / SMALL.cores)
+    assert successors(shared, 3.9) == ["small"] * math.ceil(3.9 / SMALL.cores)
+    few = replace(shared.observation, context=replace(shared.observation.context, max_hosts=1))
+    pinned = replace(shared.observation, pinned={"h1": "a query never ends"})
+    for observation in (few, pinned):
+        assert not successors(replace(shared, observation=observation), 1.5)
+    near = {**types, "small": replace(types["small"], price=7.0)}
+    assert not successors(hosts(dear, types=near), 1.0), "not worth the change"
+    paid = replace(dear, billing=Billing(3600.0))
+    assert not successors(hosts(paid, types={**types, "big": paid}), 1.5), "paid for until the hour ends"
+
+
+def test_hosts_that_come_for_a_dear_one_are_not_withdrawn():
+    dear, cheap = replace(BIG, price=8.0), replace(SMALL, price=1.0)
+    shared = hosts(dear, cheap, types={"small": cheap, "big": dear})
+    for since, succeeding in ((990.0, True), (900.0, False)):
+        coming = Lease("h2", cheap, since)
+        seen = replace(
+            shared.observation, leases=type(shared.observation.leases)({**shared.observation.leases, "h2": coming})
+        )
+        assert replace(shared, observation=seen).succeeding is succeeding
 
 
 def test_the_dearest_hosts_that_can_go_do():

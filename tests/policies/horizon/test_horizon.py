@@ -152,6 +152,15 @@ def test_surplus_of_a_fixed_fleet_goes_when_its_hour_ends_though_noise_peaks():
     assert hosts[hosts[:, 0] > 3700.0, 1].max() <= 8
 
 
+def test_a_small_host_takes_the_place_of_a_large_one_for_a_small_load():
+    large = replace(SMALL, name="large", cores=8.0, slots=8, price=7.6 / 3600)
+    done = run([3000.0] * 10 + [300.0] * 30, period=15.0, types=(SMALL, large))
+    assert [lease.type.name for lease in done.result.ledger if lease.until is None] == ["small"]
+    later = done.result.series[done.result.series[:, 0] > 600.0]
+    assert np.average(later[:, 5], weights=later[:, 6]) >= 0.99
+    assert sum(type(each.action) is LeaseHost for decision in done.decisions for each in decision.proposals) <= 8
+
+
 def test_a_pause_of_rounds_has_an_outlook_for_each_bin():
     memory, seen = None, observe([host("h1")], 20.0)
     for time in (1000.0, 1002.0, 1004.0, 1064.0):

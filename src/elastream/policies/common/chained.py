@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from elastream.core.action import Action, CancelDrain, DrainHost, LeaseHost, ReleaseHost
 from elastream.core.hosts import HostType
 from elastream.core.observation import Observation
-from elastream.core.wording import counted
+from elastream.core.wording import counted, percent
 from elastream.policies.common.measures import capacity, due_back, host_capacity, tasks_on, types_to_lease
 from elastream.units import ROUNDING, format_duration
 
 # Most threads of an operator that waits.
 THREADS = 64
+# Least part of a host's price for which cheaper ones take its place.
+WORTH_CHANGE = 0.2
 
 
 def has_equal_shares(observation: Observation, slots: int) -> bool:
@@ -212,6 +214,50 @@ class SharedHosts:
         why = f"{counted(len(rest), 'host')} filled to {highest / self.capacity(rest):.0%} at most, as needed "
         why += f"for {format_duration(self.settle)}" if self.settle else "now"
         return [DrainHost(host, why=why) for host in going]
+
+    def lease_successors(self, highest: float) -> list[Action]:
+        """Return leases of hosts that will do the work of a dearer one whose paid time ends once they work.
+
+        Then the dearer one is surplus. Nothing while hosts come or go.
+        """
+        observation, now = self.observation, self.observation.time
+        room = observation.context.max_hosts - len(observation.leases)
+        if observation.coming or observation.draining:
+            return []
+        for host in sorted(observation.usable, key=lambda each: -observation.leases[each].type.price_rate):
+            lease, rest = observation.leases[host], [each for each in observation.usable if each != host]
+            lacking = highest / self.most - (self.capacity(rest) if rest else 0.0)
+            if host in observation.pinned or not 0 < lacking < math.inf:
+                continue
+            slot = self._least_slot(rest) if rest else 0.0
+            options = [
+                (number * kind.price_rate, number, kind)
+                for kind in observation.context.leasable.values()
+                if kind.region == lease.type.region
+                and kind.slot >= slot
+                and due_back(lease, now, self.pace, kind.start + self.pace)
+                for number in [math.ceil(lacking / (kind.width * slot or kind.cores * kind.speed) - ROUNDING)]
+                if number <= room
+            ]
+            price, number, kind = min(options, key=lambda option: option[:2], default=(math.inf, 0, lease.type))
+            if price <= (1 - WORTH_CHANGE) * lease.type.price_rate:
+                why = f"{host} is dear for what it does: {counted(number, kind.name)} will do it for "
+                why += percent(price / lease.type.price_rate)
+                kinds = types_to_lease(observation, kind, number)
+                return [
+                    LeaseHost(observation.host_name(n), each.name, each.region, why=why) for n, each in enumerate(kinds)
+                ]
+        return []
+
+    @property
+    def succeeding(self) -> bool:
+        """Return True if the hosts that come, none of them overdue, cost less than one that may go once they work."""
+        leases, now = self.observation.leases, self.observation.time
+        coming = [leases[host] for host in self.observation.coming]
+        overdue = any(now - lease.since > 2 * lease.type.start + self.pace for lease in coming)
+        dearest = max((leases[host].type.price_rate for host in self.observation.usable), default=0.0)
+        price = math.fsum(lease.type.price_rate for lease in coming)
+        return bool(coming) and not overdue and price <= (1 - WORTH_CHANGE) * dearest
 
     def withdraw_surplus(self, highest: float) -> list[Action]:
         """Return releases of unneeded hosts that wait for at least `settle` seconds, newest request first."""

@@ -56,6 +56,8 @@ FIRST_HOLD = 2.0
 STEP, LEAST_ALLOWANCE = 0.1, -0.03
 # Multiple of the backlog foreseen in vain from which one is no noise.
 IN_VAIN = 1.25
+# Multiple of a host's start for which a need must have lasted before cheaper hosts take the place of a dear one.
+LASTING = 4.0
 # Part by which a need may exceed the cores that are there or come: no need is known better.
 TOLERANCE = 0.02
 # Least part of a busy round's work that grows with its records. Noise and code that is compiled meanwhile hide it.
@@ -515,8 +517,15 @@ class _Chained(_Foreseeing, ChainedRound):
         recent = self.load.since_change < self.policy.cool_down
         if (recent and not observation.waiting) or self.load.late or observation.unjudged:
             return []
+        if observation.coming:
+            return [] if self._hosts.succeeding else self._hosts.withdraw_surplus(highest)
         # All of a surplus goes at once, as in the replay.
-        return self._hosts.withdraw_surplus(highest) if observation.coming else self._hosts.drain_surplus(highest, part=1.0)
+        return self._hosts.drain_surplus(highest, part=1.0) or self._hosts.lease_successors(self._needed_for(highest))
+
+    def _needed_for(self, highest: float) -> float:
+        """Return the cores needed at most within the time for which a need lasts that hosts of another type are for."""
+        bins = math.ceil(LASTING * self.grid.host_start / self.grid.seconds)
+        return max(highest, max(self.memory.needs[-bins:], default=0.0) * self._cores_of_record)
 
     def _task_count(self, now: float, need: float) -> float:
         return self._slots  # narrower stages would not use the cores that the plan counts on
