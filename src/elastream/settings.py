@@ -186,7 +186,7 @@ class Whole(Kind):
         if whole and (self.least is None or int(value) >= self.least) and (self.most is None or int(value) <= self.most):
             return int(value)
         if whole and self.why and self.most is not None and int(value) > self.most:
-            raise InputError(f"{name} is {value:,}; more than {self.most:,} cannot be: {self.why}", (name,))
+            raise InputError(f"{name} is {value:,}; at most {self.most:,} are possible: {self.why}", (name,))
         text = self.requirement or "a whole number"
         if not self.requirement and self.least is not None:
             text += f", {self.least} or more" if self.most is None or self.why else f" from {self.least} to {self.most}"
@@ -496,7 +496,7 @@ class RunSettings(DataflowSettings, LiveSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.resume is not None and self.fresh:
-            raise InputError("a run that goes on (resume) keeps its results, so that it cannot begin afresh (fresh)")
+            raise InputError("a resumed run keeps its results: leave out either resume or fresh")
         if self.freshness is not None and self.target_latency is not None:
             raise InputError(
                 "freshness and target_latency are two service levels of one run: leave one out", ("freshness",)

@@ -88,7 +88,7 @@ class Autopilot:
         if self._cloud is not None:
             window = self._cloud.stabilization_down if isinstance(self._cloud, Cloud) else 0.0
         if settings.scaling.approve and settings.folder is None:
-            raise InputError("approve: without a folder no live page is there to agree on", ("scaling", "approve"))
+            raise InputError("approve: leases are approved on the live page, which needs a folder", ("scaling", "approve"))
         self._scaling = with_window(settings.scaling, self._policy, window)
         self._folder = None if settings.folder is None else local_folder(settings.folder, "the folder of an Autopilot")
         if settings.page and self._folder is None:
@@ -122,7 +122,7 @@ class Autopilot:
         for query in queries:
             if not hasattr(query, "runId"):
                 kind = type(query).__name__
-                raise InputError(f"watch: a {kind} is no streaming query; give what writeStream...start() returned")
+                raise InputError(f"watch: a {kind} is not a streaming query; give what writeStream...start() returned")
         if target_latency is not None:
             target = Seconds(positive=True).read("target_latency", target_latency)
             if not queries or self._settings.latency is None:
@@ -130,7 +130,7 @@ class Autopilot:
             self._targets |= {query.id: target for query in queries}
         with self._lock:
             if self._stopped:
-                log.warning("autopilot was stopped, and watches nothing more: make another one")
+                log.warning("autopilot was stopped, and watches nothing more: create another one")
                 return self
             if not queries:
                 self._chosen = None
@@ -263,7 +263,7 @@ class Autopilot:
                     if plant is not None:
                         self._leave(plant)
             if self.remaining_hosts:
-                log.info("%s stay until this program ends: what runs there has no other place",
+                log.info("%s stay until this program ends: their work fits nowhere else",
                          ", ".join(self.remaining_hosts))  # fmt: skip
                 earlier, self._open_until_exit = self._open_until_exit, stack.pop_all()
                 if earlier is not None:
@@ -274,7 +274,7 @@ class Autopilot:
         try:
             plant.close()
         except Exception as error:
-            log.error("autopilot did not leave in order: %s", in_one_line(error), exc_info=True)
+            log.error("autopilot did not end cleanly: %s", in_one_line(error), exc_info=True)
 
     def _probe(self) -> Capabilities:
         can = probe(self._spark, None if isinstance(self._cloud, Cloud) else self._cloud)

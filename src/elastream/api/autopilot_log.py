@@ -264,7 +264,7 @@ class AutopilotLog:
         if host in observation.pinned:
             return f"{name} stays: {observation.pinned[host]}"
         leaving = lease.state is HostState.RELEASING and host in observation.occupied
-        return f"{name} is to go, and waits for {observation.occupied[host]}" if leaving else ""
+        return f"{name} is leaving, and waits for {observation.occupied[host]}" if leaving else ""
 
     def decided(self, decision: Decision) -> None:
         if decision.actual:
@@ -284,7 +284,7 @@ class AutopilotLog:
         self._once("quiet", _quiet(decision.seen) if quiet and self._has_batches else "")
         for each in decision.lasting:
             if each.key not in self._lacked:
-                self._say(logging.WARNING, f"autopilot decides nothing that needs it: {each}")
+                self._say(logging.WARNING, f"autopilot {each}")
         self._lacked = {each.key for each in decision.lasting}
         log.debug("round %d: observed %s", decision.round, quantities(decision.seen))
 
@@ -307,7 +307,7 @@ class AutopilotLog:
         work = [f"{name} {each.work:.0%}" for name, each in status.services.items() if not math.isnan(each.work)]
         parts += [f"work of {', '.join(work)}"] if len(work) > 1 else []
         parts += [] if math.isnan(status.cost) else [f"cost {_cost(status)}"]
-        return f"autopilot in all: {', '.join(parts)}"
+        return f"autopilot summary: {', '.join(parts)}"
 
     def _log(self, outcome: Outcome) -> None:
         if (outcome.action, outcome.status) in self._logged:

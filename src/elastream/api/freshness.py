@@ -42,21 +42,21 @@ def check_sleeps(graph: Graph) -> None:
         outside = [name for name in segment.operators if graph.operator(name).reads is not None]
         if outside and segment.inputs:
             raise InputError(
-                f"freshness: one query reads the source {outside[0]!r} and a durable edge, and has no end of its own"
+                f"freshness: one query reads the source {outside[0]!r} and a durable edge, and never ends by itself"
             )
     for sink in graph.sinks:
         if isinstance(sink.writes, Collected):
-            raise InputError(f"freshness: sink {sink.name!r} collects rows in memory, which ends with each run")
+            raise InputError(f"freshness: sink {sink.name!r} collects rows in memory, which each run loses")
 
 
 def check_resident(settings: CommandSettings) -> None:
-    """Raise InputError if a setting beside a freshness needs a run that stays."""
+    """Raise InputError if a setting beside a freshness needs a continuous run."""
     check_system("freshness")
     resident: dict[str, object] = {"page": settings.page, "traces": settings.traces, "record": settings.record}
     resident |= {"metrics": settings.metrics, "metrics_port": settings.metrics_port}
     if names := [name for name, value in resident.items() if value]:
         raise InputError(
-            f"freshness: {names[0]} needs a run that stays; `elastream serve RUN` shows the run's folder", ("freshness",)
+            f"freshness: {names[0]} needs a continuous run; `elastream serve RUN` shows the run's folder", ("freshness",)
         )
     if is_address(settings.runs):
         raise InputError("freshness: the run's folder must be on this machine", ("freshness",))
@@ -78,7 +78,7 @@ def unwatched_reason(reads: SourceSpec | None) -> str | None:
                 else None
             )
         case TextFiles() | Files():
-            return "a declared load arrives only while a run makes it"
+            return "a declared load arrives only while a run generates it"
     return "only files and Kafka topics can"
 
 

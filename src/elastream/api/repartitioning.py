@@ -83,9 +83,9 @@ def check_repartitions(settings: RunSettings, *, keyed: bool, sleeps: bool) -> N
             "repartition needs state_store='disk', because Spark repartitions the state of RocksDB only", where
         )
     if settings.latency is None and not sleeps:
-        raise InputError("repartition needs target_latency, by which records are late", where)
+        raise InputError("repartition needs target_latency, which defines late records", where)
     if sleeps:
-        raise InputError("repartition is for runs that go on, not for freshness: use elastream repartition between", where)
+        raise InputError("repartition is for continuous runs, not for freshness: use elastream repartition between", where)
     if is_address(str(settings.runs)):
         raise InputError(f"repartition needs checkpoints on this machine, and runs is {settings.runs}", where)
     check_release(SPARK)
@@ -150,7 +150,7 @@ class RunCheckpoints:
             return str(error)
         pause = predicted_together(states.values(), action.partitions)
         if pause.longest > self.longest_pause:
-            return f"the pause would be {pause.text}, and may be {format_duration(self.longest_pause)}"
+            return f"the pause would be {pause.text}, above the limit of {format_duration(self.longest_pause)}"
         return ""
 
     def _not_requested(self, action: Repartition) -> str:
@@ -244,7 +244,7 @@ def request_repartition(
     try:
         with process_lock(directory.repartition_lock, lambda other: f"process {other} repartitions {root} already"):
             answer.request = RequestLog(directory.requests).append(Request("repartition", COMMAND, partitions=partitions))
-            say(f"{pause.sentence}, and begins after the batch that runs")
+            say(f"{pause.sentence}, and begins after the running batch")
             outcome = answer.wait()
     except KeyboardInterrupt:
         if answer.request is not None:

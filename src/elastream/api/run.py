@@ -306,7 +306,7 @@ def _run_in(
                     plant.queries.caught_up = partial(_end_caught_up, RunReporter(directory, order), loop)
                 stop.then(loop.stop, plant.clock.wake)
                 stop_requests.stop = loop.stop
-                folder.if_lost(lambda: loop.stop("another driver goes on with the run"))
+                folder.if_lost(lambda: loop.stop("another driver continues the run"))
                 folder.if_lost(plant.clock.wake)
                 ending = loop.run()
         finally:

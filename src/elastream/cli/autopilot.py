@@ -81,7 +81,7 @@ def autopilot(
 def check_pipeline(arguments: Sequence[str]) -> None:
     """Raise InputError or EnvironmentProblem if spark-pipelines cannot run."""
     if "run" not in arguments:
-        raise InputError("spark-pipelines: say `run`, as in spark-pipelines --master spark://host:7077 run --spec FILE")
+        raise InputError("spark-pipelines: add `run`, as in spark-pipelines --master spark://host:7077 run --spec FILE")
     from elastream.spark.jvm.releases import installed, release_of  # refuses another Spark, which the command line reports
 
     if release_of(version := installed()) < PIPELINES_SINCE:
@@ -134,11 +134,11 @@ def keep_job_fresh(
 
     check_system("--freshness")
     if checked.folder is None:
-        raise InputError("--freshness: what runs measured is kept for the next ones; name a folder, --folder runs/mine")
+        raise InputError("--freshness: measurements are kept for later runs; name a folder, --folder runs/mine")
     resident: dict[str, object] = {"metrics": checked.metrics, "metrics-port": checked.metrics_port, "page": checked.page}
     resident["target-latency"] = checked.target_latency
     if names := [name for name, value in resident.items() if value]:
-        raise InputError(f"--freshness: --{names[0]} is for an Autopilot that stays; leave it out")
+        raise InputError(f"--freshness: --{names[0]} needs a continuous Autopilot; leave it out")
     folder = local_folder(checked.folder, "the folder of an Autopilot")
     (folder / "control").mkdir(mode=PRIVATE, parents=True, exist_ok=True)
     directory = RunDirectory(folder.resolve())

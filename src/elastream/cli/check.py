@@ -66,7 +66,7 @@ def in_child(file: Path, work: Callable[[], None]) -> None:
         code = os.waitstatus_to_exitcode(status)
         how = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
         raise ElastreamError(
-            f"{file}: the process that read it {how} before it was done: its code, or what that imports, ends it"
+            f"{file}: the process that read it {how} before it finished: its code, or a module that it imports, ends it"
         )
     out, err, error = pickle.loads(answer)
     sys.stdout.write(out)

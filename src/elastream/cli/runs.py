@@ -33,9 +33,7 @@ At = Annotated[
     typer.Option("--address", parser=lambda text: Listen().read("--address", text), metavar="[HOST:]PORT",
                  help="Where to listen. The host of a bare port is 127.0.0.1. Default: a free port."),
 ]  # fmt: skip
-Token = Annotated[
-    bool, typer.Option("--token/--no-token", help="Admit only who has the token that is printed with the address.")
-]
+Token = Annotated[bool, typer.Option("--token/--no-token", help="Require the token that is printed with the address.")]
 # Figures of a run's folder that cannot be read.
 UNREAD: dict[str, Any] = {
     "dataflow": "", "state": "unreadable", "since": None, "cost": math.nan, "currency": "", "in_time": math.nan

@@ -94,7 +94,7 @@ def repartition(context: typer.Context, place: Place, partitions: Partitions, sk
             typer.echo(
                 f"{query}{counted(done.rows, 'row')} of state, equal before and after, in {counted(done.new, 'partition')} "
                 f"({done.old} before), in {done.seconds:.1f} s (predicted: {done.predicted.text}); "
-                f"the checkpoint before is {done.before}"
+                f"the old checkpoint is {done.before}"
             )
         if is_run:
             manifest = read_manifest(directory)

@@ -485,7 +485,7 @@ class RollBack:
         if math.isinf(trial.since):
             return Evidence.UNKNOWN, ""
         if _worse(now.cores, trial.predicted.cores, trial.usual.cores):
-            why = f"a record needs {now.cores:.3g} core-seconds, {trial.predicted.cores:.3g} were predicted"
+            why = f"a record needs {now.cores:.3g} core-seconds, not the predicted {trial.predicted.cores:.3g}"
             return Evidence.WORSE, why
         if slow := self._slow(trial, observation):
             return Evidence.WORSE, slow
@@ -499,7 +499,7 @@ class RollBack:
             if now.latency < RECOVERING * trial.last:
                 return Evidence.UNKNOWN, ""
             expected = format_duration(trial.predicted.latency)
-            return Evidence.WORSE, f"records take {format_duration(now.latency)}, {expected} were predicted"
+            return Evidence.WORSE, f"records take {format_duration(now.latency)}, not the predicted {expected}"
         lasts = trial.rounds + 1 >= TRIAL_ROUNDS and observation.time - trial.since >= 2 * (target or 0.0)
         return (Evidence.LASTED if lasts else Evidence.AS_PREDICTED), ""
 

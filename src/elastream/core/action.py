@@ -170,7 +170,7 @@ class Action(ABC):
 def _lost(host: str, last: Lease | None) -> str:
     if last is None or last.state is not HostState.REQUESTED:
         return f"host {host} was lost" if last is not None else f"host {host} is not leased"
-    return f"host {host} was requested and did not come" + (f": {last.note}" if last.note else "")
+    return f"host {host} was requested and never came up" + (f": {last.note}" if last.note else "")
 
 
 # -- switches: all of one plan take effect as one composition ----------------------------------------------------------
@@ -206,7 +206,7 @@ class Switch(Action):
         return self.refusal(context.graph)
 
     def already_in_force(self, observation: Observation) -> str:
-        return "it runs so already" if self.part_of(observation.composition) else ""
+        return "it is running already" if self.part_of(observation.composition) else ""
 
     def in_force(self, observation: Observation) -> bool:
         """Return True if the last committed batch of each of its queries ran under the switch.
@@ -309,7 +309,7 @@ class SwitchEdge(Switch):
         return standings[self.choice].refusal(self.target) if self.choice in standings else ""
 
     def already_in_force(self, observation: Observation) -> str:
-        return "it is sent there already" if self.part_of(observation.composition) else ""
+        return "records go there already" if self.part_of(observation.composition) else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -728,7 +728,7 @@ class ReleaseHost(HostAction):
 
     def already_in_force(self, observation: Observation) -> str:
         leaving = self.state(observation) is HostState.RELEASING
-        return f"host {self.host} is on its way out" if leaving else ""
+        return f"host {self.host} is leaving already" if leaving else ""
 
     def in_force(self, observation: Observation) -> bool:
         return self.host not in observation.leases
@@ -832,7 +832,7 @@ def malformed(value: object) -> str:
     A malformed one, such as a list for a tuple, would fail much later.
     """
     if type(value) not in _FIELDS:
-        return ", which is no action"
+        return ", which is not an action"
     for name, form in _FIELDS[type(value)].items():  # type: ignore[index]
         if not form.fits(part := getattr(value, name)):
             text = repr(part)

@@ -205,14 +205,14 @@ def unjudged(query: str, limited: str) -> Diagnosis:
     """Return the diagnosis of a query whose source limits its reads and does not report what waits."""
     return Diagnosis(
         sentence=f"the latency of {query} is unknown: a batch reads at most {limited} of a source that does not report "
-        "what waits, so no host is given back",
+        "what waits, so no host is released",
         measured=False,
     )
 
 
 def _limit(query: str, traits: QueryTraits) -> Diagnosis:
     raised = f"raise {traits.option}" if traits.option else "raise the limit"
-    sentence = f"{query} is late, as a batch reads at most {traits.limited} of its source, and more wait: {raised}"
+    sentence = f"{query} is late because a batch reads at most {traits.limited} of its source while more wait: {raised}"
     return _no_host_helps(Cause.LIMIT, sentence)
 
 
@@ -281,7 +281,7 @@ def _in_one_wave(stage: StageTimes, slots: int) -> bool:
 
 def _long_task(claim: str, stage: StageTimes, slots: int) -> Diagnosis:
     why = "a key with many records, or several" if stage.shuffled else "a part of its source with many records"
-    mend = "aggregate in part before that key" if stage.shuffled else "divide it into even parts"
+    mend = "pre-aggregate before that key" if stage.shuffled else "divide it into even parts"
     useful = math.ceil(stage.run / stage.longest)
     took, others = format_duration(stage.longest), format_duration(_mean_of_others(stage))
     sentence = (
@@ -326,7 +326,7 @@ def _waits_for_slots(claim: str, stage: StageTimes) -> Diagnosis:
     mean, took = format_duration(stage.run / stage.tasks), format_duration(stage.seconds)
     sentence = (
         f"{claim} because its tasks wait for slots: they run {mean} on average and their stage takes {took}, as "
-        "where other jobs or queries use the slots (give those a scheduler pool of less weight)"
+        "when other jobs or queries use the slots (give those a scheduler pool of less weight)"
     )
     return Diagnosis(Cause.SLOTS, sentence=sentence)
 
