@@ -73,7 +73,10 @@ REFUSED: dict[str, tuple[Callable[[Stream], Stream], str]] = {
         "operator 'm': alternate 'fast' is 5, which is not a function",
     ),
     "a number as a function": (lambda s: s.filter(5), "operator 'filter': 5 is not a function"),
-    "text as a function": (lambda s: s.transform("id > 5"), "operator 'transform': 'id > 5' is neither a function nor a list"),
+    "text as a function": (
+        lambda s: s.transform("id > 5"),
+        "operator 'transform': 'id > 5' is neither a function nor a list",
+    ),
     "functions beside text": (
         lambda s: s.filter({"a": "id > 1", "b": same}),
         "alternates of filter are functions",

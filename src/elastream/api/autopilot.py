@@ -68,7 +68,7 @@ class Autopilot:
     requests executors from Spark as the load requires. With `cloud` it leases hosts instead, which join the session's
     Standalone master.
 
-    It changes neither queries nor settings. It ends with the watched queries (or not, `until="session"`), the session,
+    It changes neither queries nor settings. It ends with the watched queries (unless `until="session"`), the session,
     `stop`, or its `with` block.
 
     Raises:
@@ -108,16 +108,16 @@ class Autopilot:
         self.remaining_hosts: list[str] = []
 
     def watch(self, *queries: "StreamingQuery", target_latency: float | str | None = None) -> "Autopilot":
-        """Start to manage `queries`, also after restarts from their checkpoints; without arguments, all of the application.
+        """Start to manage `queries`, also after restarts from their checkpoints; by default, all of the application.
 
-        Returns at once. Further calls add queries, also after Autopilot has ended with the queries before. After `stop`,
-        nothing is watched any more.
+        Returns at once. Further calls add queries, even after Autopilot has ended with earlier queries. After `stop`,
+        nothing is watched.
 
         Args:
             target_latency: Target of these queries in place of Autopilot's: seconds, or text such as `"20s"`.
 
         Raises:
-            InputError: An argument is no query, or a target has no queries, or no target of Autopilot's beside it.
+            InputError: An argument is not a query, or a target comes without queries or without a target of Autopilot.
         """
         for query in queries:
             if not hasattr(query, "runId"):
@@ -148,7 +148,7 @@ class Autopilot:
 
     @property
     def plant(self) -> AttachedPlant | None:
-        """The attached plant, for tests and benchmarks; None before it is attached, or if that is not possible."""
+        """The attached plant, for tests and benchmarks; None before it is attached, or if it cannot be."""
         return self._plant
 
     @property
@@ -182,7 +182,7 @@ class Autopilot:
         return self._paused.is_set() or (self._folder is not None and RunDirectory(self._folder).is_paused)
 
     def status(self) -> AutopilotStatus:
-        """Return what it watches, the latest figures, and its latest lines."""
+        """Return the watched queries, the latest figures, and the latest lines."""
         status = AutopilotStatus(target_latency=self._settings.latency) if self._log is None else self._log.status
         if self._thread is not None and not self.running:
             return replace(status, state="ended", coming=0)
@@ -197,7 +197,7 @@ class Autopilot:
         return self.status()._repr_html_()
 
     def stop(self, reason: str = "stopped on request") -> None:
-        """Stop Autopilot, for a reason that its last line gives; the queries continue.
+        """Stop Autopilot, with `reason` in its last line; the queries continue.
 
         Any thread may call it, also twice.
         """

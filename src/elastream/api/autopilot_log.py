@@ -166,7 +166,7 @@ def _figure(value: float, unit: str) -> str:
 
 
 def intentions(can: Capabilities, settings: AutopilotSettings, leases: bool) -> str:
-    """Return what Autopilot may do in a session, and what it will not do and why."""
+    """Return what Autopilot may do in a session, and what it will not do, with reasons."""
     may, will_not = [], []
     if can.task_loads is None:
         will_not.append("move state partitions")
@@ -324,7 +324,7 @@ class AutopilotLog:
             self._done[what] = self._done.get(what, 0) + 1
 
     def _once(self, subject: str, text: str, *, again: bool = True) -> None:
-        """Log `text` unless the last text about `subject` said the same; without `again`, unless there was one."""
+        """Log `text` unless it repeats the last text about `subject`; without `again`, unless there was one."""
         last = self._last.get(subject, "")
         if text and (gist(last) != gist(text) if again else not last):
             self._say(logging.WARNING if subject == "busy" else logging.INFO, text)

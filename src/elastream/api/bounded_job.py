@@ -1,4 +1,4 @@
-"""Queries of a user's job that runs bounded: what they read, for the controller that starts the job again.
+"""Queries of a user's job that runs bounded: what they read, for the controller that restarts the job.
 
 A job starts its queries with `trigger(availableNow=True)` and ends with them. So does Spark for the flows of a pipeline.
 """

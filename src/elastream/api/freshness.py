@@ -67,7 +67,7 @@ def check_resident(settings: CommandSettings) -> None:
 
 
 def unwatched_reason(reads: SourceSpec | None) -> str | None:
-    """Return why nobody can see without Spark what waits at a source, or None."""
+    """Return why a source's backlog cannot be read without Spark, or None."""
     match reads:
         case KafkaTopic(options=options):
             return KAFKA_LOGIN if any(key.startswith(("kafka.security.", "kafka.sasl.")) for key in options) else None
@@ -121,7 +121,7 @@ def report_caught_up(
 
 
 def entry_of(offset: Any) -> int:
-    """Return the entry of a file source's log that an offset names; -1 for that before the first."""
+    """Return the entry of a file source's log that an offset names; -1 before the first."""
     fields = json.loads(offset) if isinstance(offset, str) else offset
     return int(fields["logOffset"]) if isinstance(fields, Mapping) and "logOffset" in fields else -1
 

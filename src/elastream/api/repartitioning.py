@@ -1,4 +1,4 @@
-"""Repartition of a live run's state: by itself, or by `elastream repartition`."""
+"""Repartition of a live run's state, automatically or by `elastream repartition`."""
 
 # A request of `elastream repartition`. What the run does meanwhile: spark/queries/repartitioning.py.
 #
@@ -209,7 +209,7 @@ class RepartitionExtension(WidthAdvice):
 
 
 def more_partitions(observation: Observation, partitions_a_host: int | None) -> int:
-    """Return twice the state partitions, at most as many as a new run would have; 0 if it has those."""
+    """Return twice the state partitions, at most a new run's number; 0 if reached."""
     context = observation.context
     types, now = tuple(context.host_types.values()), min(context.partitions.values(), default=0)
     most = state_partitions_of(types, context.max_hosts, partitions_a_host) if types else MOST_PARTITIONS
@@ -229,7 +229,7 @@ def request_repartition(
 ) -> str:
     """Let the live run in `directory` repartition its state; return the outcome as a sentence.
 
-    An interruption withdraws the request. The second one leaves without the outcome.
+    An interruption withdraws the request. A second one returns without the outcome.
 
     Raises:
         ElastreamError: Nothing is repartitioned.

@@ -119,10 +119,10 @@ def run_pipeline(arguments: list[str]) -> None:
 def keep_job_fresh(
     job: Path, arguments: Sequence[str], freshness: float, checked: AutopilotSettings, settings: Mapping[str, Any]
 ) -> None:
-    """Execute a job again and again, so that records are committed in time; no session lives between.
+    """Execute a job repeatedly, so that records are committed in time, without a session in between.
 
     Raises:
-        InputError: A setting is missing, or needs an Autopilot that stays.
+        InputError: A setting is missing, or needs a continuous Autopilot.
     """
     from elastream.clouds.provider import Cloud
     from elastream.core.hosts import Billing, HostType
@@ -167,7 +167,7 @@ def submit(command: Path, arguments: Sequence[str], settings: Mapping[str, Any])
     """Become `spark-submit` with a listener in the driver that starts Autopilot.
 
     Raises:
-        ElastreamError: There is no such command, a setting is invalid, or the driver is to run elsewhere.
+        ElastreamError: The command does not exist, a setting is invalid, or the driver would run elsewhere.
     """
     program = shutil.which(command)
     if program is None:
@@ -182,13 +182,13 @@ def submit(command: Path, arguments: Sequence[str], settings: Mapping[str, Any])
 
 
 def submit_options(arguments: Sequence[str], jar: str, own: Mapping[str, str]) -> list[str]:
-    """Return the arguments of spark-submit, with the listener beside the job's own ones.
+    """Return the arguments of spark-submit, with the listener beside the job's own.
 
     Args:
         jar: For the driver's class path.
 
     Raises:
-        InputError: The driver is to run on the cluster.
+        InputError: The driver would run on the cluster.
     """
     job, listeners, path, rest = [], [LISTENER], [jar], list(arguments)
     while rest and rest[0].startswith("-"):

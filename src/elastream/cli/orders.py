@@ -73,7 +73,7 @@ def send(
 
 
 def stop(run: Run, wait: Wait = True) -> None:
-    """End a live run in order, after its start. Of an Autopilot, only the Autopilot ends; its queries continue.
+    """End a live run cleanly, once it has started. An Autopilot ends alone; its queries continue.
 
     `elastream run --resume RUN` continues a stopped run.
     """

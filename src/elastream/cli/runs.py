@@ -131,7 +131,8 @@ def report(run: Recorded, output: Output = None, open_it: Open = False, as_json:
 def serve(runs: Runs, address: At = None, token: Token = True) -> None:
     """Show live or ended runs on a page: the dataflow, hosts, decisions and what other fleets would cost.
 
-    It reads the folders alone, so it costs the runs nothing. Who sees the page can pause a run, drain hosts and set bounds.
+    It only reads the folders, so it costs the runs nothing. Everyone who sees the page can pause a run, drain hosts and set
+    bounds.
     """
     from elastream.dashboard.page.serving import serve as serve_page
 

@@ -230,7 +230,7 @@ class BackOff:
     _failures: dict[Hashable, tuple[int, float, str]] = field(default_factory=dict)
 
     def refusal(self, action: Action, now: float, *, vital: bool = False) -> str:
-        """Return why `action` must wait, or "". A `vital` one is never given up."""
+        """Return why `action` must wait, or "". A `vital` action is never given up."""
         count, last, reason = self._failures.get(action.failure_key, (0, 0.0, ""))
         rest = self.first * 2**self.attempts if vital else self.rest
         if count >= self.attempts and now < last + rest:

@@ -70,8 +70,8 @@ class Loop:
         limit: Time of the stop (seconds).
         to_the_limit: True: continue after the load until the limit.
         remarks: For people, shown with the first decision.
-        figures: False: decisions carry no figures of their observations, and are not completed with later ones.
-        roll_back: False: the policy's decisions stay, also bad ones.
+        figures: False: decisions carry neither figures of their observations nor later ones.
+        roll_back: False: bad decisions of the policy stay.
     """
 
     def __init__(  # noqa: PLR0913
@@ -291,7 +291,7 @@ class Loop:
         }
 
     def _unanswered_lateness(self, observation: Observation, plan: Plan) -> str:
-        """Return a remark if lateness grows for LATENESS_GRACE_S without act or explanation, or ""."""
+        """Return a remark if lateness grows for LATENESS_GRACE_S without action or explanation, or ""."""
         late = "" if observation.explanations else lateness_remark(observation, plan)
         waits, now = observation.backlog, observation.time
         if not late or observation.coming or any(action.relieves for action in self._under_way):

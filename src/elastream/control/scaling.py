@@ -180,7 +180,7 @@ class Scaling:
         first: bool = False,
         needed: int = 0,
     ) -> ScalingLimits:
-        """Return the limits of a round. `recommended` None: it follows from `actions`; `needed`: hosts for state."""
+        """Return the limits of a round. `recommended` None: derived from `actions`; `needed`: hosts for state."""
         rules, now = self.rules, observation.time
         there = len(observation.usable) + len(observation.coming)
         recommendation = self._follow(tuple(actions), recommended, observation, there, first)

@@ -146,7 +146,7 @@ class Action(ABC):
         return ""
 
     def is_waiting(self, observation: Observation) -> bool:
-        """Return True if it comes into force later, however late, such as with the next batch."""
+        """Return True if it takes effect later, however late, such as with the next batch."""
         return False
 
     def start_time(self, context: Context) -> float:
@@ -154,7 +154,7 @@ class Action(ABC):
         return 0.0
 
     def progress(self, observation: Observation, before: Mapping[str, Lease]) -> Outcome | None:
-        """Return DONE if an accepted action is in force, FAILED if it cannot be, None in progress.
+        """Return DONE if an accepted action is in force, FAILED if it cannot be, None if in progress.
 
         Args:
             before: Leases of the last observation, which distinguish a lost host from one that never came.

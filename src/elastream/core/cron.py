@@ -1,4 +1,4 @@
-"""Minutes that cron expressions of five fields match, by the clock on the wall."""
+"""Minutes that cron expressions of five fields match, by the wall clock."""
 
 from datetime import datetime, timedelta, tzinfo
 

@@ -1,4 +1,4 @@
-"""Diagnosis of late queries: where the time of their micro-batches goes, and if more hosts help.
+"""Diagnosis of late queries: where the time of their micro-batches goes, and whether more hosts help.
 
 The longest part of a batch names the cause. More hosts shorten only tasks, and only if there are more tasks than slots.
 """
@@ -55,7 +55,7 @@ class Diagnosis:
         hosts_help: False if more hosts do not help.
         slots: Number of slots beyond which more do not help; 0 if unknown.
         sentence: The cause and what helps; empty before it is known.
-        measured: False if the source does not report what waits, so the latency is unknown.
+        measured: False if the source does not report its backlog, so the latency is unknown.
     """
 
     cause: Cause = Cause.UNKNOWN
@@ -74,7 +74,7 @@ class StageTimes:
         waited: Seconds that all tasks waited for shuffle blocks.
         shuffled: True if it reads a shuffle.
         python: True if its tasks hand records to Python, whose CPU time Spark does not count.
-        writes: True if that Python code gives nothing back, so that it only writes to a sink.
+        writes: True if that Python code returns nothing, so it only writes to a sink.
     """
 
     begun: float
@@ -202,7 +202,7 @@ def _medians(batches: Sequence[BatchTimes]) -> tuple[float, dict[Cause, float]]:
 
 
 def unjudged(query: str, limited: str) -> Diagnosis:
-    """Return the diagnosis of a query whose source limits its reads and does not report what waits."""
+    """Return the diagnosis of a query whose source limits its reads and does not report its backlog."""
     return Diagnosis(
         sentence=f"the latency of {query} is unknown: a batch reads at most {limited} of a source that does not report "
         "what waits, so no host is released",
@@ -229,7 +229,7 @@ def _trigger(query: str, every: float, takes: float, target: float) -> Diagnosis
 
 
 def _of_tasks(claim: str, batches: Sequence[BatchTimes], traits: QueryTraits) -> Diagnosis:
-    """Return the cause that most of the stages' time has, with the usual longest stage of that cause as evidence."""
+    """Return the cause of most of the stages' time, with its usual longest stage as evidence."""
     slots, by_cause = traits.slots, dict[Cause, list[StageTimes]]()
     for batch in batches:
         for stage in batch.stages:
@@ -275,7 +275,7 @@ def _mean_of_others(stage: StageTimes) -> float:
 
 
 def _in_one_wave(stage: StageTimes, slots: int) -> bool:
-    """Return True if all tasks ran at once, so that the longest one set the time."""
+    """Return True if all tasks ran at once, so the longest one set the time."""
     return stage.tasks <= slots and stage.longest > LONG_SHARE * stage.seconds
 
 
@@ -306,7 +306,7 @@ def _waiting_tasks(claim: str, cause: Cause, stage: StageTimes, slots: int) -> D
 
 
 def more_partitions(*, shuffled: bool, function: bool) -> str:
-    """Return what gives a stage more tasks. In a function, Spark joins small partitions of a shuffle."""
+    """Return the setting that gives a stage more tasks. In a function, Spark joins small shuffle partitions."""
     if not shuffled:
         return "partitions of its source"
     how = "and spark.sql.adaptive.coalescePartitions.enabled=false" if function else "on a new checkpoint"
