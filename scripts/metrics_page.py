@@ -15,7 +15,7 @@ not measure is *unknown* there, never 0. Figures cover the last monitoring perio
 **C**), or the last seven batches (**W**, and tasks and links on Spark), where nothing else is said.
 
 The table names the plants that measure each metric. The sections say how, with the kinds of operators and other conditions
-in brackets. *Known input*: the operators before it say what they emit. `scripts/metrics_page.py` writes this page. The
+in brackets. *Known input*: the operators before it report their output. `scripts/metrics_page.py` writes this page. The
 conformance suite holds every plant to it.
 """
 

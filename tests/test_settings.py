@@ -102,7 +102,7 @@ def test_modes_are_those_of_consistency() -> None:
 
 
 def test_a_run_that_goes_on_cannot_begin_afresh() -> None:
-    with pytest.raises(InputError, match="it cannot begin afresh"):
+    with pytest.raises(InputError, match="leave out either resume or fresh"):
         RunSettings(cloud=Local(), resume="runs/it", fresh=True)
 
 

@@ -186,7 +186,7 @@ class Whole(Kind):
         if whole and (self.least is None or int(value) >= self.least) and (self.most is None or int(value) <= self.most):
             return int(value)
         if whole and self.why and self.most is not None and int(value) > self.most:
-            raise InputError(f"{name} is {value:,}; more than {self.most:,} cannot be: {self.why}", (name,))
+            raise InputError(f"{name} is {value:,}; at most {self.most:,} are possible: {self.why}", (name,))
         text = self.requirement or "a whole number"
         if not self.requirement and self.least is not None:
             text += f", {self.least} or more" if self.most is None or self.why else f" from {self.least} to {self.most}"
@@ -327,15 +327,15 @@ class Settings:
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     target_latency: float | str | None = setting(
-        "Service level: the time from a record being due until the first query that reads it commits its result.",
+        "Service level: time from a record's due time until the first query that reads it commits its result.",
         Seconds(positive=True),
         default=None,
         key=True,
         group=GOAL,
     )
     replicas: int = setting(
-        "Standby copies of each state partition on other hosts. With them a lost host costs a pause of one batch,"
-        " and no loading of state.",
+        "Standby replicas of each state partition on other hosts. A lost host then costs a pause of one batch,"
+        " without loading state.",
         Whole(least=0),
         default=0,
         key=True,
@@ -364,7 +364,7 @@ class Settings:
 @declares
 class DataflowSettings(Settings):
     state_partitions: int | None = setting(
-        "Key groups of each keyed operator, fixed for the life of a checkpoint. Default: two per slot of the "
+        "State partitions of each keyed operator, fixed for the life of a checkpoint. Default: two per slot of the "
         "largest cluster, or ten per host under policy `ring`. A simulation counts at most twice the hosts that "
         "the load's peak fills.",
         Whole(least=1, most=MAX_STATE_PARTITIONS, why="each is a task of every batch"),
@@ -383,8 +383,8 @@ class DataflowSettings(Settings):
         "Key tables: which alternate runs for which key. `elastream tables set` replaces them during a run.", default=()
     )
     consistency: Mode = setting(
-        "Composition that records between two queries meet while it changes: batch, wave or drain; a simulation "
-        "also has rewired. See `elastream.core.composition.Consistency`.",
+        "Composition that records between two queries meet during a change: batch, wave or drain; simulations "
+        "also have rewired. See `elastream.core.composition.Consistency`.",
         ModeName(get_args(Mode)),
         default="batch",
         key=True,
@@ -431,15 +431,15 @@ class RunSettings(DataflowSettings, LiveSettings):
         key=True,
     )
     repartition: RepartitionRule | Mapping[str, Any] | None = setting(
-        "Lets a run repartition its state once too few partitions have kept records late for a day: `when` a cron "
-        "expression matches, for `longest_pause` at most.",
+        "Lets a run repartition its state once too few partitions have kept records late for a day: in minutes that the "
+        "cron expression `when` matches, with a pause of at most `longest_pause`.",
         Repartitions(),
         default=None,
         key=True,
     )
     freshness: float | str | None = setting(
         "Longest time from the arrival of a record until it is committed. Between bounded runs no host is leased. It "
-        "replaces `target_latency`, and the policy.",
+        "replaces `target_latency` and the policy.",
         Seconds(positive=True),
         default=None,
         key=True,
@@ -455,7 +455,7 @@ class RunSettings(DataflowSettings, LiveSettings):
         "Ports to use; the first two are those of the master and its web page. Default: free ones.", default=None
     )
     settings: Mapping[str, str] | None = setting(
-        "Further Spark settings, which win. On the command line KEY=VALUE, added to those of FILE. Repeatable.",
+        "Further Spark settings, which override all others. On the command line KEY=VALUE, added to FILE's. Repeatable.",
         SparkSettings(),
         default=None,
         key=True,
@@ -471,7 +471,7 @@ class RunSettings(DataflowSettings, LiveSettings):
         lasting=False,
     )
     limit: float | str | None = setting(
-        "End the run so long after its hosts and queries have started, such as 3min.",
+        "End the run this long after its hosts and queries have started, such as 3min.",
         Seconds(positive=True),
         default=None,
         group=FOLDER,
@@ -486,7 +486,7 @@ class RunSettings(DataflowSettings, LiveSettings):
         lasting=False,
     )
     fresh: bool = setting(
-        "Replace the results of an earlier run where the sinks write. Without it such results are an error.",
+        "Replace an earlier run's results in the sinks. Without it, such results are an error.",
         Flag(),
         default=False,
         group=FOLDER,
@@ -496,7 +496,7 @@ class RunSettings(DataflowSettings, LiveSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.resume is not None and self.fresh:
-            raise InputError("a run that goes on (resume) keeps its results, so that it cannot begin afresh (fresh)")
+            raise InputError("a resumed run keeps its results: leave out either resume or fresh")
         if self.freshness is not None and self.target_latency is not None:
             raise InputError(
                 "freshness and target_latency are two service levels of one run: leave one out", ("freshness",)
@@ -514,14 +514,14 @@ class ExportSettings:
         lasting=False,
     )
     metrics_port: int | None = setting(
-        "Older name of a bare port of `metrics`, until 0.3.",
+        "Older name of `metrics` with a bare port, until 0.3.",
         Whole(least=0, most=LAST_PORT, requirement=f"a port, 0 to {LAST_PORT}"),
         default=None,
         group=WATCH,
         lasting=False,
     )
     events: Path | str | None = setting(
-        "File for events as JSON lines, which are appended. -: standard error.",
+        "File to which events are appended as JSON lines. -: standard error.",
         PathOf(),
         default=None,
         group=WATCH,
@@ -554,7 +554,7 @@ class CommandSettings(RunSettings, ExportSettings):
         "File of the report. Default: in the run's folder.", PathOf(), default=None, group=WATCH, lasting=False
     )
     traces: bool = setting(
-        "Make OpenTelemetry spans of rounds and actions, for what the program has set up.",
+        "Create OpenTelemetry spans of rounds and actions, for the SDK that the program sets up.",
         Flag(),
         default=False,
         group=WATCH,
@@ -565,7 +565,7 @@ class CommandSettings(RunSettings, ExportSettings):
 @declares
 class SimulateSettings(DataflowSettings):
     cloud: "Cloud | None" = setting(
-        "Cloud whose hosts are leased, such as `Local(...)`; stages are fused, as on Spark.", default=None
+        "Cloud whose hosts are leased, such as `Local(...)`; operators are chained, as on Spark.", default=None
     )
     host_types: Sequence[HostType] | HostType = setting(
         "Hosts to lease instead of the cloud's, such as those of a price list by `read_prices`.",
@@ -597,21 +597,21 @@ class SimulateSettings(DataflowSettings):
     )
     min_hosts: int | None = setting("Fewest hosts at once. Default: the cloud's.", Whole(), default=None)
     calibrate: Path | str | None = setting(
-        "Folder of a run on Spark whose measured costs and hosts are used. Without FILE, the command line replays"
+        "Folder of a run on Spark that supplies measured costs and hosts. Without FILE, the command line replays"
         " it and prints the drift.",
         PathOf(metavar="RUN"),
         default=None,
         group=SIMULATION,
     )
     fused: bool | None = setting(
-        "Micro-batches of fused stages as on Spark, or a queue for each operator. Queues are the default with "
+        "Chain operators into micro-batches as on Spark, or give each a queue. Queues are the default with "
         "--prices or without a cloud.",
         Flag(switch="--fused/--apart"),
         default=None,
         group=SIMULATION,
     )
     period: float | str | None = setting(
-        "Time between two plans. Default: 2s if fused, else 60s.", PLAN, default=None, group=SIMULATION
+        "Time between two plans. Default: 2s if chained, else 60s.", PLAN, default=None, group=SIMULATION
     )
     speeds: "SpeedSource | str | Path | None" = setting(
         "Speeds of hosts over time, as factors on their types' speeds: walk, ec2 or spread, with :key=value,..., "
@@ -649,12 +649,12 @@ class AutopilotSettings(LiveSettings, ExportSettings):
     )
     min_hosts: int = setting("Fewest executors.", Whole(), default=1, group=HOSTS)
     cloud: "Cloud | Provider | None" = setting(
-        "Hosts to lease instead: a cloud as for `run`, or a running provider, which the caller closes. They join "
-        "the session's Standalone master.",
+        "Hosts to lease instead of executors: a cloud as for `run`, or a running provider, which the caller closes. "
+        "They join the session's Standalone master.",
         default=None,
     )
     host_type: HostType | None = setting(
-        "Type to lease. Default: the cloud's.", Kind((HostType,), "a HostType"), default=None
+        "Host type to lease. Default: the cloud's.", Kind((HostType,), "a HostType"), default=None
     )
     period: float | str = setting("Time between observations, and between plans.", OBSERVATION, default="5s", group=GOAL)
     observe_only: bool = setting("Log actions without applying them.", Flag(), default=False, group=GOAL)
@@ -678,8 +678,8 @@ class AutopilotSettings(LiveSettings, ExportSettings):
         group=HOSTS,
     )
     drain_timeout: float | str = setting(
-        "Longest wait for work of others on an executor that is to go. Then it is cut off, and a line says what. Work"
-        " without a known end never is.",
+        "Longest wait for other jobs' work on a leaving executor. Then it is cut off, and a line names it. Work without a"
+        " known end is never cut off.",
         Seconds(),
         default="1h",
         group=HOSTS,
@@ -716,8 +716,8 @@ class AutopilotCommandSettings(AutopilotSettings):
     """Settings of `elastream autopilot`, beyond those of `Autopilot`."""
 
     freshness: float | str | None = setting(
-        "Execute the job again and again, so that each record is committed so long after its arrival. Its queries use "
-        "trigger(availableNow=True). Between two executions only a small process lives.",
+        "Execute the job repeatedly, so that each record is committed within this time of its arrival. Its queries use "
+        "trigger(availableNow=True). Between two executions only a small process runs.",
         Seconds(positive=True),
         default=None,
         group=GOAL,

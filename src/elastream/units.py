@@ -61,7 +61,7 @@ def duration(value: float | str) -> float:
     if seconds is None:
         seconds = _in(_SECONDS, value, "a duration", " such as '50ms'", "{!r} is not one of us, ms, s, min, h, d")
     if MAX_DURATION_S < seconds < math.inf:
-        raise ElastreamError(f"{value!r} is no sensible duration: it is longer than 31 years")
+        raise ElastreamError(f"{value!r} is not a sensible duration: it is longer than 31 years")
     return seconds
 
 
@@ -70,7 +70,7 @@ def pause(value: float | str, what: str) -> float:
     seconds = duration(value)
     if not MIN_PAUSE_S <= seconds < math.inf:
         least = format_duration(MIN_PAUSE_S)
-        raise ElastreamError(f"{value!r} is no time from one {what} to the next: the least is {least}")
+        raise ElastreamError(f"{value!r} is not a time from one {what} to the next: the least is {least}")
     return seconds
 
 
@@ -175,7 +175,7 @@ def _is_number(value: object) -> TypeGuard[int | float]:
 
 def _positive(value: float | str, number: float, what: str) -> float:
     if not number >= 0:
-        raise ElastreamError(f"{value!r} is not {what}: it is {'negative' if number < 0 else 'no number'}")
+        raise ElastreamError(f"{value!r} is not {what}: it is {'negative' if number < 0 else 'not a number'}")
     return number
 
 

@@ -182,7 +182,7 @@ def test_password_of_the_address_is_sent_and_never_shown():
 
 
 def test_address_without_a_whole_host_is_one_sentence():
-    with pytest.raises(InputError, match=r"http://\[::1 is no address"):
+    with pytest.raises(InputError, match=r"http://\[::1 is not an address"):
         read_source("http://[::1")
 
 

@@ -43,7 +43,7 @@ def test_a_consistency_that_the_dataflow_cannot_keep_to_is_refused(tmp_path):
     stream = flow.source(files(tmp_path, "word string", "json")).durable()
     stream.map(plain, returns="word string").sink(collect("words"))
     admit(flow.graph, settings(consistency="wave"))
-    with pytest.raises(ElastreamError, match="'drain' holds sources back, and the source 'source' has no load"):
+    with pytest.raises(ElastreamError, match="'drain' stops sources, and the source 'source' has no declared load"):
         admit(flow.graph, settings(consistency="drain"))
 
 
@@ -101,7 +101,7 @@ def test_too_few_fault_zones_are_said_in_one_sentence():
 def test_fewer_state_partitions_than_hosts_are_said_in_one_sentence():
     (said,) = doubts(0, [], 2, 8)
     assert said == (
-        "2 state partitions for up to 8 hosts (max_hosts): beyond 2 hosts others hold no state; give more state_partitions "
+        "2 state partitions for up to 8 hosts (max_hosts): hosts beyond 2 hold no state; give more state_partitions "
         "or fewer hosts"
     )
 
@@ -119,5 +119,5 @@ def test_state_partitions_that_are_no_number_of_partitions_are_refused(partition
 
 
 def test_more_state_partitions_than_a_driver_can_plan_are_refused():
-    with pytest.raises(ElastreamError, match="state_partitions is 1,000,000,000; more than 100,000 cannot be"):
+    with pytest.raises(ElastreamError, match="state_partitions is 1,000,000,000; at most 100,000 are possible"):
         settings(state_partitions=1_000_000_000)

@@ -151,7 +151,7 @@ def test_query_that_is_watched_after_the_end_starts_autopilot_again(caplog):
         pilot.watch(SimpleNamespace(runId="run", id="loop"))
         assert pilot.join(10)
         assert len(runs) == round
-    assert "make another one" not in caplog.text
+    assert "create another one" not in caplog.text
 
 
 def test_query_that_starts_while_autopilot_ends_is_watched():

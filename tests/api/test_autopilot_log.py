@@ -132,7 +132,7 @@ def test_end_sums_up_what_was_done(caplog):
     log.ended(Ending("stopped", 60.0, "the program ended", facts={"batches": 30, "records": 1200}))
     stopped, summary = caplog.messages[-2:]
     assert stopped == "autopilot stopped: the program ended"
-    assert summary.startswith("autopilot in all: 30 batches of 1,200 records in 60.0 s, 1 partition moved, ")
+    assert summary.startswith("autopilot summary: 30 batches of 1,200 records in 60.0 s, 1 partition moved, ")
     assert summary.endswith("90.0% of the records within 2 s (upper bound)")
     assert log.status.state == "ended"
 
@@ -191,7 +191,7 @@ def leased(state, *, at=100.0, **more):
     ("seen", "said"),
     [
         (leased(HostState.RUNNING, pinned={"h2": "1 task of fast"}), "h2 stays: 1 task of fast"),
-        (leased(HostState.RELEASING, occupied={"h2": "a task"}), "h2 is to go, and waits for a task"),
+        (leased(HostState.RELEASING, occupied={"h2": "a task"}), "h2 is leaving, and waits for a task"),
         (leased(HostState.REQUESTED, note="no quota"), "h2 is still pending: no quota"),
         (leased(HostState.REQUESTED), "h2 is still pending: Spark does not say why"),
     ],

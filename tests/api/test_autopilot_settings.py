@@ -98,10 +98,10 @@ NAN, INF = float("nan"), float("inf")
     ("arguments", "said"),
     [
         ({"target_latency": -1}, "target_latency: -1 is not a duration: it is negative"),
-        ({"target_latency": NAN}, "target_latency: nan is not a duration: it is no number"),
+        ({"target_latency": NAN}, "target_latency: nan is not a duration: it is not a number"),
         ({"target_latency": True}, "target_latency: True is not a duration"),
         ({"target_latency": 0}, "target_latency is 0; it must be more than 0"),
-        ({"period": 0}, "period: 0 is no time from one observation to the next"),
+        ({"period": 0}, "period: 0 is not a time from one observation to the next"),
         ({"retention": "abc"}, "retention: 'abc' is not a duration"),
         ({"max_hosts": "8"}, "max_hosts is '8'; it must be a whole number, or None"),
         ({"max_hosts": True}, "max_hosts is True; it must be a whole number, or None"),
@@ -120,8 +120,8 @@ NAN, INF = float("nan"), float("inf")
         ({"prices": {"core_hour": 1}}, "prices is {'core_hour': 1}; it must be a PriceList, or None"),
         ({"scaling": {"max_hosts": 3}}, "scaling is {'max_hosts': 3}; it must be ScalingRules"),
         ({"commits": "orders"}, r"commits is 'orders'; it must be a list of Kafka topics, kafka\(...\)"),
-        ({"observers": [3]}, "observers: 3 is no observer: it has no started, observed, decided, ended"),
-        ({"observers": [Looks()]}, "observers: .* is no observer: it has no observed, decided, ended"),
+        ({"observers": [3]}, "observers: 3 is not an observer: it has no started, observed, decided, ended"),
+        ({"observers": [Looks()]}, "observers: .* is not an observer: it has no observed, decided, ended"),
         ({"observe_only": "no"}, "observe_only is 'no'; it must be True or False"),
         ({"folder": 3}, "folder is 3; it must be a path, or None"),
         ({"metrics": 99999}, "metrics is 99999; it must be a port from 0 to 65535, or host:port"),
@@ -136,7 +136,7 @@ def test_an_argument_of_another_kind_is_refused_by_its_name(arguments, said):
 @pytest.mark.parametrize("query", ["q", None, 1, SimpleNamespace(id="a frame")])
 def test_what_is_no_query_is_not_watched(query):
     pilot = Autopilot(None)
-    with pytest.raises(ElastreamError, match=r"is no streaming query; give what writeStream...start\(\) returned"):
+    with pytest.raises(ElastreamError, match=r"is not a streaming query; give what writeStream...start\(\) returned"):
         pilot.watch(query)
     assert not pilot.running
 
@@ -162,14 +162,14 @@ def test_an_autopilot_that_was_stopped_watches_nothing_more_and_says_so(caplog):
     pilot.stop()
     assert not pilot.watch().running
     assert [record.message for record in caplog.records] == [
-        "autopilot was stopped, and watches nothing more: make another one"
+        "autopilot was stopped, and watches nothing more: create another one"
     ]
 
 
 @pytest.mark.parametrize("session", [None, "spark"])
 def test_what_is_no_session_is_called_so(session, caplog):
     assert Autopilot(session).watch().join(60)
-    assert [record.message for record in caplog.records] == [f"autopilot does nothing: {session!r} is no SparkSession"]
+    assert [record.message for record in caplog.records] == [f"autopilot does nothing: {session!r} is not a SparkSession"]
 
 
 def test_a_session_that_was_stopped_is_called_so(caplog):

@@ -47,7 +47,7 @@ def flow_of(source, sink=None, load=None):
     [
         (FrameSource(None, "value string"), None, None, "only files and Kafka topics can"),
         (records([{"value": "a"}], "value string"), None, constant("1/s"), "only files and Kafka topics can"),
-        (text_files(__file__), None, constant("1/s"), "a declared load arrives only while a run makes it"),
+        (text_files(__file__), None, constant("1/s"), "a declared load arrives only while a run generates it"),
         (text_files("s3a://bucket/in"), None, None, "only files of this machine can be listed"),
         (text_files(__file__), collect("rows"), None, "collects rows in memory"),
     ],
@@ -62,7 +62,7 @@ def test_dataflow_that_cannot_sleep_is_refused_in_one_sentence(source, sink, loa
     ("setting", "sentence"),
     [
         ({"target_latency": "2s"}, "two service levels"),
-        ({"page": True}, "page needs a run that stays"),
+        ({"page": True}, "page needs a continuous run"),
         ({"freshness": "0s"}, "must be more than 0"),
         ({"runs": "hdfs://name/runs"}, "must be on this machine"),
     ],

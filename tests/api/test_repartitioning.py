@@ -77,7 +77,7 @@ def measured(tmp_path, monkeypatch):
     ("seconds", "hour", "refusal"),
     [
         (50.0, 3.0, ""),
-        (70.0, 3.0, "the pause would be about 70 s, and may be 60.0 s"),
+        (70.0, 3.0, "the pause would be about 70 s, above the limit of 60.0 s"),
         (50.0, 4.0, "'0 3 * * *' does not match this minute"),
     ],
 )
@@ -124,19 +124,19 @@ def started(rule=GOOD, *, keyed=True, **settings):
     [
         ({"rule": "3"}, "repartition is '3'; it must be a mapping of when and longest_pause: {when"),
         ({"rule": {"when": "0 3 * * *"}}, "it must be a mapping of when and longest_pause"),
-        ({"rule": {**GOOD, "when": "0 25 * * *"}}, "'0 25 * * *' is no cron expression (Bad hour)"),
-        ({"rule": {**GOOD, "when": [*"03***"]}}, "is no cron expression (it has not five fields)"),
-        ({"rule": {**GOOD, "when": 3}}, "3 is no cron expression (it has not five fields)"),
+        ({"rule": {**GOOD, "when": "0 25 * * *"}}, "'0 25 * * *' is not a cron expression (Bad hour)"),
+        ({"rule": {**GOOD, "when": [*"03***"]}}, "is not a cron expression (it does not have five fields)"),
+        ({"rule": {**GOOD, "when": 3}}, "3 is not a cron expression (it does not have five fields)"),
         ({"rule": {**GOOD, "longest_pause": "soon"}}, "repartition: longest_pause: "),
         ({"rule": {**GOOD, "longest_pause": 0}}, "longest_pause is 0 s; it must be above 0"),
         (
             {"state_store": "memory"},
             "repartition needs state_store='disk', because Spark repartitions the state of RocksDB only",
         ),
-        ({"target_latency": None}, "repartition needs target_latency, by which records are late"),
+        ({"target_latency": None}, "repartition needs target_latency, which defines late records"),
         ({"keyed": False}, "repartition: the dataflow keeps no state, as it has no keyed operator"),
         ({"runs": "hdfs://x/y"}, "repartition needs checkpoints on this machine, and runs is hdfs://x/y"),
-        ({"target_latency": None, "freshness": "10min"}, "repartition is for runs that go on, not for freshness"),
+        ({"target_latency": None, "freshness": "10min"}, "repartition is for continuous runs, not for freshness"),
     ],
 )
 def test_wrong_setting_is_one_sentence(change, sentence, tmp_path, monkeypatch):
@@ -159,4 +159,4 @@ def test_wrong_expression_in_a_document_names_its_line(tmp_path):
     )
     result = invoke("check", file)
     assert result.exit_code == 2
-    assert f"{file}:3: repartition.when: '0 3 * *' is no cron" in result.stderr
+    assert f"{file}:3: repartition.when: '0 3 * *' is not a cron" in result.stderr

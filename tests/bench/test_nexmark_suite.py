@@ -224,9 +224,9 @@ def test_page_and_figures_hold_every_run():
         (["--setting", "spark.jars"], "KEY=VALUE"),
         (
             ["--master", "mesos://a:1"],
-            "'mesos://a:1' is no master: it is spark://HOST:PORT, yarn or k8s://https://HOST:PORT",
+            "'mesos://a:1' is not a master: it is spark://HOST:PORT, yarn or k8s://https://HOST:PORT",
         ),
-        (["--master", "spark://"], "'spark://' is no Standalone master: its URL is spark://HOST:PORT"),
+        (["--master", "spark://"], "'spark://' is not a Standalone master: its URL is spark://HOST:PORT"),
         (["--master", "k8s://https://a:1"], "run an image: name it with --setting spark.kubernetes.container.image=IMAGE"),
         (["--master", "spark://a:1", "--kill", "1"], "--kill kills local hosts: leave out --master"),
         (["--scale"], "--scale lets Autopilot scale: choose --arms autopilot"),

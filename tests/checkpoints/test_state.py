@@ -176,7 +176,7 @@ def test_what_is_no_checkpoint_is_named(tmp_path: Path) -> None:
     for command in (["state"], ["repartition", "--partitions", "4"]):
         result = invoke(*command, tmp_path)
         assert result.exit_code == 2
-        assert result.stderr.startswith(f"elastream: {tmp_path} is no checkpoint and no run")
+        assert result.stderr.startswith(f"elastream: {tmp_path} is neither a checkpoint nor a run")
 
 
 @pytest.mark.parametrize(

@@ -60,15 +60,15 @@ def test_job_gets_one_autopilot_and_its_own_arguments(made, tmp_path, monkeypatc
         (["nowhere.py"], "elastream: there is no job nowhere.py: name a Python program, after the options of autopilot"),
         (["nowhere/spark-submit"], "elastream: there is no command nowhere/spark-submit: name Spark's spark-submit"),
         (["--min-hosts", "3", "--max-hosts", "2", __file__], "elastream: min_hosts 3 and max_hosts 2: 1 <= min_hosts"),
-        (["--freshness", "1min", __file__], "elastream: --freshness: what runs measured is kept for the next ones; name"),
+        (["--freshness", "1min", __file__], "elastream: --freshness: measurements are kept for later runs; name"),
         (
             ["--freshness", "1min", "spark-submit"],
             "elastream: --freshness works with Python programs and spark-pipelines, and not yet with spark-submit",
         ),
-        (["spark-pipelines", "--master", "yarn"], "elastream: spark-pipelines: say `run`, as in spark-pipelines --master"),
+        (["spark-pipelines", "--master", "yarn"], "elastream: spark-pipelines: add `run`, as in spark-pipelines --master"),
         (
             ["--freshness", "1min", "--folder", "x", "--page", __file__],
-            "elastream: --freshness: --page is for an Autopilot",
+            "elastream: --freshness: --page needs a continuous Autopilot",
         ),
     ],
 )

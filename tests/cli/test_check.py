@@ -74,4 +74,4 @@ def test_check_warns_of_copies_and_partitions_that_help_little() -> None:
     assert found.exit_code == 0, found.output
     said = " ".join(found.stdout.split())
     assert "1 fault zone (local) for state and 1 copy: where a whole zone fails, state is read from the checkpoint" in said
-    assert "2 state partitions for up to 4 hosts (max_hosts): beyond 2 hosts others hold no state" in said
+    assert "2 state partitions for up to 4 hosts (max_hosts): hosts beyond 2 hold no state" in said

@@ -136,7 +136,7 @@ def test_a_run_that_has_ended_or_died_takes_no_guards(tmp_path: Path) -> None:
     recording.write_text("".join(line for line in recording.open() if '"kind":"end"' not in line))
     as_recording = elastream("guards", "set", recording, file)
     assert as_recording.stderr == (
-        f"elastream: {recording} is no run's folder: guards are given to the run, not to a recording of it\n"
+        f"elastream: {recording} is not a run's folder: guards are given to the run, not to a recording of it\n"
     )
     os.utime(recording, (1.0, 1.0))
     died = elastream("guards", "set", folder, file)

@@ -50,9 +50,9 @@ def refused(result: Result, *named: str) -> None:
         (("--max-hosts", "0"), "Invalid value"),
         (("--max-hosts", "-3"), "Invalid value"),
         (("--policy", "static:hosts=-1"), "-1 is not a whole number of 1 or more"),
-        (("--period", "1us"), "is no time from one plan to the next: the least is 10 ms"),
+        (("--period", "1us"), "is not a time from one plan to the next: the least is 10 ms"),
         (("--period", "-1s"), "it is negative"),
-        (("--limit", "0s"), "is no time"),
+        (("--limit", "0s"), "is not a duration"),
         (("--limit", "1e300s"), "31 years"),
         (("--policy", "threshold:window=-1"), "window is -1; it must be 0 or more, and finite"),
         (("--policy", "threshold:spare=-3"), "spare is -3; it must be 0 or more, and finite"),
@@ -82,8 +82,8 @@ def test_a_byte_order_mark_costs_no_row():
     ("code", "named"),
     [
         ("raise SystemExit(0)", "ended by itself (status 0) before it called run(...)"),
-        ("import os\nos._exit(0)", "ended with status 0 before it was done"),
-        ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "was killed by signal 9 before it was done"),
+        ("import os\nos._exit(0)", "ended with status 0 before it finished"),
+        ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "was killed by signal 9 before it finished"),
         ("raise SystemExit('no')", "ended by itself (status no)"),
     ],
 )

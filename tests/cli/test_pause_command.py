@@ -31,7 +31,7 @@ def test_a_run_is_paused_and_goes_on(tmp_path):
     assert "is paused; elastream unpause" in invoke("pause", tmp_path).output
     assert directory.is_paused
     assert "is paused already" in invoke("pause", tmp_path).output
-    assert "goes on" in invoke("unpause", tmp_path).output
+    assert "continues" in invoke("unpause", tmp_path).output
     assert not directory.is_paused
     assert "was not paused" in invoke("unpause", tmp_path).output
 
@@ -40,8 +40,8 @@ def test_pausing_a_run_that_has_ended_says_so(tmp_path):
     directory = folder(tmp_path)
     Loop(FakePlant(), Grows(), limit=8.0, observers=[Recorder(directory.recording)]).run()
     assert f"{tmp_path} is paused" in (said := invoke("pause", tmp_path).output)
-    assert said.endswith(". It has stopped at 0:08: only what goes on with it is paused\n")
-    assert invoke("unpause", tmp_path).output.endswith(" is not paused any more. It has stopped at 0:08\n")
+    assert said.endswith(". It has stopped at 0:08: only its resumption is paused\n")
+    assert invoke("unpause", tmp_path).output.endswith(" is no longer paused. It has stopped at 0:08\n")
 
 
 def test_what_is_no_run_is_one_sentence(tmp_path):

@@ -79,7 +79,7 @@ def test_live_run_is_stopped_in_order(runs):
     directory = RunDirectory(runs / "new")
     with run_lock(directory):
         assert state_of(directory).state == "starting"
-        assert f"(process {os.getpid()}) ends in order" in invoke("stop", directory.root, "--no-wait").output
+        assert f"(process {os.getpid()}) is stopping" in invoke("stop", directory.root, "--no-wait").output
         ending = ran(directory, limit=60.0)
     assert (ending.status, ending.reason, ending.time) == ("stopped", "elastream stop", 0.0)
     assert not directory.stop_request.exists()

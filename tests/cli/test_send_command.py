@@ -87,7 +87,7 @@ def test_a_message_that_cannot_be_sent_is_one_sentence(tmp_path, recorder, opera
 def test_a_failed_run_takes_a_message_and_a_folder_of_none_does_not(tmp_path, recorder):
     recorder.ended(Ending("failed", 2.0, "it raised"))
     status, text = send(tmp_path / "run", "below", '{"limit": 9}')
-    assert (status, text.endswith("once its resumption begins")) == (0, True), text
+    assert (status, text.endswith("once it is resumed")) == (0, True), text
     assert CodeLog(RunDirectory(tmp_path / "run")).versions[-1].repairs
     status, text = send(tmp_path, "below", "3")
     assert (status, "is not the folder of a run" in text) == (2, True), text

@@ -84,7 +84,7 @@ def test_an_update_names_what_changes_comes_and_goes(tmp_path, recorder):
         ([('"total long"', '"total double"')], "the state of operator 'total' was"),
         ([('returns="n long", name="predict"', 'returns="n double", name="predict"')], "the schema of operator 'predict'"),
         ([('Dataflow("forecasting")', 'Dataflow("other")')], "run is a run of dataflow 'forecasting', not of 'other'"),
-        ([('"trend": trend}', '"trend": 3}')], "operator 'predict': alternate 'trend' is 3, which is no function"),
+        ([('"trend": trend}', '"trend": 3}')], "operator 'predict': alternate 'trend' is 3, which is not a function"),
         ([('"mean": lambda row: row, ', "")], "has no alternates to select from"),
         ([("row + 1", "row +")], "SyntaxError"),
     ],
@@ -119,7 +119,7 @@ def test_a_stopped_run_takes_no_code_and_a_failed_one_takes_a_repair(tmp_path, r
     assert update(tmp_path / "not a run", file)[0] == 2
     recorder.ended(Ending("failed", 2.0, "it raised"))
     status, said = update(tmp_path / "run", file)
-    assert (status, "once its resumption begins: predict: trend changed" in said) == (0, True), said
+    assert (status, "once it is resumed: predict: trend changed" in said) == (0, True), said
     assert CodeLog(RunDirectory(tmp_path / "run")).versions[-1].repairs
     lines = (tmp_path / "run" / "recording.jsonl").read_text().splitlines()
     stopped = {**json.loads(lines[-1]), "status": "stopped"}

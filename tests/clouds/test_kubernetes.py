@@ -26,7 +26,7 @@ class TestSaid:
         [
             ({"image": ""}, "pods of Kubernetes run an image: say which"),
             ({"namespace": ""}, "a namespace of Kubernetes has a name"),
-            ({"master": "https://h:6443"}, "'https://h:6443' is no API server: its URL is k8s://https://HOST:PORT"),
+            ({"master": "https://h:6443"}, "'https://h:6443' is not an API server: its URL is k8s://https://HOST:PORT"),
             ({"min_hosts": 9}, "max_hosts is 6, fewer than min_hosts, which is 9"),
         ],
     )

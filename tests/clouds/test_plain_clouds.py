@@ -54,9 +54,9 @@ def test_a_cloud_stays_itself():
 
 def test_a_plain_cloud_with_optional_members_is_refused():
     eager = type("Eager", (Plain,), {"min_hosts": 2})()
-    with pytest.raises(InputError, match="Eager has 'min_hosts' and is no elastream Cloud: derive the class from it"):
+    with pytest.raises(InputError, match="Eager has 'min_hosts' and is not an elastream Cloud: derive the class from it"):
         as_cloud(eager)
 
 
 def test_an_object_of_another_class_lacks_what_it_does_not_have():
-    assert lacks_as_provider(Plain()).startswith("Plain is no provider of hosts: it has no terms, lease")
+    assert lacks_as_provider(Plain()).startswith("Plain is not a provider of hosts: it has no terms, lease")

@@ -30,8 +30,8 @@ class TestSaid:
     @pytest.mark.parametrize(
         ("given", "said"),
         [
-            ({"master": "yarn"}, "'yarn' is no Standalone master: its URL is spark://HOST:PORT"),
-            ({"master": "spark://"}, "is no Standalone master"),
+            ({"master": "yarn"}, "'yarn' is not a Standalone master: its URL is spark://HOST:PORT"),
+            ({"master": "spark://"}, "is not a Standalone master"),
             ({"master": "spark://h:7077", "max_hosts": 0}, "max_hosts is 0, fewer than min_hosts"),
             ({"master": "spark://h:7077", "min_hosts": 0}, "min_hosts is 0: a dataflow needs at least one host"),
             ({"master": "spark://h:7077", "host_type": "huge"}, "no host type is called 'huge' here; known: small"),

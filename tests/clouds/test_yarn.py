@@ -52,7 +52,7 @@ class TestSaid:
             Yarn().open(tmp_path)
 
     @pytest.mark.parametrize(
-        ("content", "said"), [(None, "yarn-site.xml cannot be read"), ("<conf", "yarn-site.xml is no XML")]
+        ("content", "said"), [(None, "yarn-site.xml cannot be read"), ("<conf", "yarn-site.xml is not XML")]
     )
     def test_a_configuration_that_cannot_be_read_is_named(self, content, said, tmp_path):
         if content is not None:

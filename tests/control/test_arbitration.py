@@ -74,7 +74,7 @@ def test_the_second_of_two_that_do_not_go_together_is_refused(actions, reason):
     [
         (SwitchAlternate("nobody", "x"), "no operator 'nobody'"),
         (SwitchAlternate("words", "x"), "operator 'words' has no alternate 'x'"),
-        (SwitchAlternate("words", "split"), "runs so already"),
+        (SwitchAlternate("words", "split"), "running already"),
         (SwitchEdge("where", "nowhere"), "choice 'where' has no target 'nowhere'"),
         (SetParallelism("count", 2), "parallelism of count cannot be changed"),
         (SetParallelism("source", 0), "at least one"),
@@ -136,7 +136,7 @@ def late(latency=9.0, backlog=500.0, **options):
 def test_the_host_limit_is_reported_if_records_are_late(plan):
     assert (
         bound_remark(late(), plan)
-        == "max_hosts: at most 3 hosts may be leased, and records take 9.0 s, and 2.0 s is the target"
+        == "max_hosts: at most 3 hosts may be leased, and records take 9.0 s, above the target of 2.0 s"
     )
 
 

@@ -133,7 +133,7 @@ def test_what_is_unknown_leaves_what_runs_and_the_record_says_why() -> None:
     assert done(recording) == []
     (refused,) = [proposal.refused for decision in recording.decisions for proposal in decision.proposals]
     assert refused == (
-        "no guard of words is active: what runs stays; the guard of split is unknown (error); "
+        "no guard of words is active: the running variant stays; the guard of split is unknown (error); "
         "the guard of split_fast is unknown (error) (split_fast: when error >= 0.3)"
     )
     assert "error" in recording.standings_at(10.0)["words"].unknown["split"]
@@ -261,7 +261,7 @@ def test_a_switch_is_under_way_until_a_batch_under_it_is_committed(commits: dict
     recording = ran(plant, guarded(plant)[1], Planned([FAST], [FAST], [FAST], [FAST]), journal=journal)
     assert [(entry.state, entry.history[-1][0]) for entry in journal.entries] == [(ActionState.DONE, 5.0)]
     assert [p.refused for d in recording.decisions for p in d.proposals] == [
-        "", "it is under way already", "it is under way already", "it runs so already",
+        "", "it is under way already", "it is under way already", "it is running already",
     ]  # fmt: skip
 
 

@@ -19,7 +19,7 @@ SMALL = HostType("small", cores=1.0, memory=1000)
         ({}, "host h2 is not leased"),
         (
             {"h2": Lease("h2", SMALL, 0.0, note="all machines are taken")},
-            "did not come: all machines are",
+            "never came up: all machines are",
         ),
         ({"h2": Lease("h2", SMALL, 0.0).to(HostState.STARTING, 1.0)}, "host h2 was lost"),
     ],

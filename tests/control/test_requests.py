@@ -114,8 +114,8 @@ def test_leases_above_a_cost_wait_until_someone_agrees_and_the_approval_ends_wit
     leased = recording.leased
     assert [leased[19], leased[59], leased[99], leased[-1]] == [2, 4, 1, 2]
     refused = {p.refused for d in recording.decisions for p in d.proposals if rule_of(p.refused) == "approve"}
-    assert "approve: 3 hosts would cost 1,080.00/h, above 800.00/h: someone must agree" in refused
-    assert any("waits until someone agrees" in alarm.said for alarm, _ in recording.alarms)
+    assert "approve: 3 hosts would cost 1,080.00/h, above 800.00/h: someone must approve it" in refused
+    assert any("waits until someone approves it" in alarm.said for alarm, _ in recording.alarms)
 
 
 def test_an_approval_sets_no_limit_where_none_is_asked_for(tmp_path):
@@ -149,7 +149,7 @@ def test_page_is_the_author_of_its_switch_beside_guards_that_are_not_given(tmp_p
     switches = [p for p in proposals if p.action == SwitchAlternate("words", "split_fast")]
     assert {(p.by, p.action.why) for p in switches} == {("page", "requested on the page")}
     assert {p.refused for p in proposals if p.by == "prefers"} <= {
-        "words is to run as split_fast: requested on the page", "it runs so already"
+        "words is to run as split_fast: requested on the page", "it is running already"
     }  # fmt: skip
     standing = collector.recording.standings_at(8.0)["words"]
     assert math.isnan(standing.values["split_fast"])

@@ -287,18 +287,18 @@ def test_a_missing_recommendation_is_read_from_the_actions(recommended):
     [
         ({"stabilization_down": "5 parsecs"}, "stabilization_down", "'5 parsecs' is not a duration"),
         ({"stabilization_up": math.inf}, "stabilization_up", "has no end"),
-        ({"max_scale_up": 0}, "max_scale_up", "no factor above 0"),
+        ({"max_scale_up": 0}, "max_scale_up", "not a factor above 0"),
         ({"max_scale_down": 1.5}, "max_scale_down", "at most 1"),
         ({"tolerance": -0.1}, "tolerance", "below 1"),
         ({"tolerance": "much"}, "tolerance", "could not convert"),
         ({"tolerance": "0,1"}, "tolerance", "could not convert"),
-        ({"max_scale_up": True}, "max_scale_up", "True is no number"),
+        ({"max_scale_up": True}, "max_scale_up", "True is not a number"),
         ({"budget": "2,5/h"}, "budget", "a comma separates thousands"),
-        ({"min_hosts": 0}, "min_hosts", "no whole number"),
-        ({"max_hosts": 2.5}, "max_hosts", "no whole number"),
+        ({"min_hosts": 0}, "min_hosts", "not a whole number"),
+        ({"max_hosts": 2.5}, "max_hosts", "not a whole number"),
         ({"min_hosts": 3, "max_hosts": 2}, "min_hosts", "more than max_hosts, 2"),
-        ({"excluded_periods": "* 25 * * *"}, "excluded_periods", "no cron expression (Bad hour)"),
-        ({"excluded_periods": ["* * *"]}, "excluded_periods", "not five fields"),
+        ({"excluded_periods": "* 25 * * *"}, "excluded_periods", "not a cron expression (Bad hour)"),
+        ({"excluded_periods": ["* * *"]}, "excluded_periods", "not have five fields"),
         ({"time_zone": "Mars/Base"}, "time_zone", "no time zone 'Mars/Base'"),
         ({"budget": "12"}, "budget", "'12/h' or '200/d'"),
         ({"budget": "12/s"}, "budget", "'12/h' or '200/d'"),
@@ -336,7 +336,7 @@ def test_the_command_line_sets_changes_and_takes_away_rules():
     [
         ("max_scale_up", "not KEY=VALUE"),
         ("most=3", "there is no rule 'most'; there are stabilization_up"),
-        ("max_hosts=many", "--scaling: max_hosts: 'many' is no whole number"),
+        ("max_hosts=many", "--scaling: max_hosts: 'many' is not a whole number"),
     ],
 )
 def test_a_wrong_option_is_one_sentence(pair, said):
@@ -366,7 +366,7 @@ def test_a_refusal_for_the_budget_says_what_it_would_cost():
     collector = Collector()
     Loop(plant, grow(), limit=6.0, observers=[collector], scaling=ScalingRules(budget="13/h")).run()
     refused = [p.refused for d in collector.recording.decisions for p in d.proposals if p.refused]
-    assert refused[0] == "budget: 3 hosts would cost 18.00 in this hour, and 13.00 may be spent"
+    assert refused[0] == "budget: 3 hosts would cost 18.00 in this hour, and the budget is 13.00"
 
 
 @given(

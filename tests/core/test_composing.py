@@ -120,9 +120,9 @@ def merged(source: KafkaTopic | None) -> Layout:
     ("layout", "mode", "says"),
     [
         (over("parquet"), "rewired", "'rewired' is simulated only"),
-        (over("kafka"), "wave", "the edge source -> last is a Kafka topic, whose records do not tell their version"),
+        (over("kafka"), "wave", "the edge source -> last is a Kafka topic, whose records carry no version"),
         (over("kafka"), "drain", "make it 'parquet', or use 'batch'"),
-        (over("parquet", KafkaTopic("t", "h:1")), "drain", "the source 'source' has no load of ours"),
+        (over("parquet", KafkaTopic("t", "h:1")), "drain", "the source 'source' has no declared load"),
         (merged(KafkaTopic("t", "h:1")), "wave", "cannot merge 'passing' with others over durable edges"),
         (merged(None), "wave", ""),
         (over("kafka"), "batch", ""),

@@ -118,7 +118,7 @@ def test_an_impossible_value_reads_as_unknown_and_the_frame_names_it(kind, value
     assert not frame.reading(rows[1], Metric.BUSY_CORES).known
     assert np.isnan(frame.column(Metric.BUSY_CORES)[1:]).all()
     assert [str(each) for each in frame.implausible] == [
-        f"busy cores of {rows[1]} is {value:g}, which cannot be: it is unknown"
+        f"busy cores of {rows[1]} is {value:g}, which is impossible: it counts as unknown"
     ]
 
 

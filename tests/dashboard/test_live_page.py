@@ -235,9 +235,9 @@ def test_an_alternate_is_requested_and_given_back(tmp_path):
         ({"action": "bounds", "max_hosts": "7"}, "the run itself allows at most 6 hosts"),
         ({"action": "bounds", "max_hosts": "-1"}, "max_hosts is '-1'; it must be a whole number"),
         ({"action": "drain", "host": "h99"}, "host 'h99' does not run"),
-        ({"action": "explode"}, "'explode' is no action"),
-        ({}, "None is no action"),
-        ([], "this is no action of a run on this page"),
+        ({"action": "explode"}, "'explode' is not an action"),
+        ({}, "None is not an action"),
+        ([], "this is not an action of a run on this page"),
         ({"confirm": "made up"}, "this confirmation is not valid any more"),
     ],
 )

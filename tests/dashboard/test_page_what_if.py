@@ -60,10 +60,10 @@ def test_a_child_that_cannot_start_is_an_answer(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"policy": "magic", "max_hosts": "3"}, "'magic' is no policy of this page: horizon, threshold"),
+        ({"policy": "magic", "max_hosts": "3"}, "'magic' is not a policy of this page: horizon, threshold"),
         ({"policy": "horizon", "max_hosts": ""}, "hosts is ''; it must be a whole number from 1 to 10,000"),
         ({"policy": "horizon", "max_hosts": "0"}, "hosts is '0'"),
-        ([], "this is no replay of a run on this page"),
+        ([], "this is not a replay of a run on this page"),
     ],
 )
 def test_a_senseless_replay_is_refused_in_a_sentence(tmp_path, fields, why):

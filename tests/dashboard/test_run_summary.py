@@ -25,7 +25,7 @@ def test_the_summary_says_how_it_ended_and_what_it_cost() -> None:
     assert "word_count (simulated) finished after 3.0 min" in lines
     text = "\n".join(lines)
     assert "39,810 in 211 micro-batches" in text
-    assert "6 at most, 6 leased, 6 given back" in text
+    assert "6 at most, 6 leased, 6 released" in text
     assert "counts checked  equal to a batch count" in text
 
 

@@ -120,15 +120,15 @@ WRITTEN_WRONG: list[tuple[Callable[[Stream], object], str]] = [
     (lambda s: s.switch(by_size, {"a": 0.5, "b": 0.6}), "add up to 1.1, not to 1"),
     (lambda s: s.switch(by_size, {"a": 2.0}), "switch 'by_size' sends 2.0 of its records to 'a': write a fraction"),
     (lambda s: s.switch(by_size, ["a", "b"])["c"], "switch 'by_size' has no port 'c' (it has: a, b)"),
-    (lambda s: s.switch("n > 5", ["a"]), "operator 'switch': 'n > 5' is no function"),  # type: ignore[arg-type]
+    (lambda s: s.switch("n > 5", ["a"]), "operator 'switch': 'n > 5' is neither a function nor a list"),  # type: ignore[arg-type]
     (lambda s: Loop(by_size, bool, 0), "a loop has at most 0 rounds"),
     (lambda s: Loop(by_size, bool, True), "a loop has at most True rounds"),
-    (lambda s: Loop(by_size, "done", 2), "a loop ends when 'done', which is no function"),  # type: ignore[arg-type]
+    (lambda s: Loop(by_size, "done", 2), "a loop ends when 'done', which is not a function"),  # type: ignore[arg-type]
     (lambda s: Loop(Loop(by_size, bool, 2), bool, 2), "which is a loop"),
     (lambda s: Loop(by_size, Receiver(by_size, 1), 2), "only its step can be a receiver"),
     (lambda s: Receiver(Loop(by_size, bool, 2), 1), "a receiver of messages has a Loop: write Loop(Receiver("),
-    (lambda s: Receiver("scaled"), "a receiver of messages has 'scaled', which is no function"),  # type: ignore[arg-type]
-    (lambda s: s.unrolled(lambda each, _: each, 2, until=3), "a loop ends when 3, which is no function"),  # type: ignore[arg-type]
+    (lambda s: Receiver("scaled"), "a receiver of messages has 'scaled', which is not a function"),  # type: ignore[arg-type]
+    (lambda s: s.unrolled(lambda each, _: each, 2, until=3), "a loop ends when 3, which is not a function"),  # type: ignore[arg-type]
 ]
 
 

@@ -43,7 +43,7 @@ def flow(*, key="word", kind=None, load=None, fast=False, out="/out", state=4, s
 def test_what_changed_of_a_dataflow_is_said(changed, said):
     before, now = flow(), flow(**changed)
     check_identity(before, before)
-    with pytest.raises(InputError, match="the dataflow cannot go on with what the run has on disk") as refused:
+    with pytest.raises(InputError, match="the dataflow cannot continue from the run's files") as refused:
         check_identity(before, now)
     assert said in "; ".join([str(refused.value), *(f"{key} is new" for key in now if key not in before)])
 

@@ -70,10 +70,13 @@ REFUSED: dict[str, tuple[Callable[[Stream], Stream], str]] = {
     "a number as a condition": (lambda s: s.where(5), "operator 'where': 5 is neither SQL text, such as 'n > 5', nor"),
     "a number as an alternate": (
         lambda s: s.map({"fast": 5}, returns="k string", name="m"),
-        "operator 'm': alternate 'fast' is 5, which is no function",
+        "operator 'm': alternate 'fast' is 5, which is not a function",
     ),
-    "a number as a function": (lambda s: s.filter(5), "operator 'filter': 5 is no function"),
-    "text as a function": (lambda s: s.transform("id > 5"), "operator 'transform': 'id > 5' is no function"),
+    "a number as a function": (lambda s: s.filter(5), "operator 'filter': 5 is not a function"),
+    "text as a function": (
+        lambda s: s.transform("id > 5"),
+        "operator 'transform': 'id > 5' is neither a function nor a list",
+    ),
     "functions beside text": (
         lambda s: s.filter({"a": "id > 1", "b": same}),
         "alternates of filter are functions",
@@ -182,5 +185,5 @@ def test_a_class_that_is_no_schema_is_refused() -> None:
     class Odd:
         value: complex
 
-    with pytest.raises(DataflowError, match="the field 'value' of Odd is <class 'complex'>, which is no column type"):
+    with pytest.raises(DataflowError, match="the field 'value' of Odd is <class 'complex'>, which is not a column type"):
         ddl_of(Odd, "it")

@@ -286,7 +286,7 @@ REFUSED = [
     ),
     (
         lambda: Graph("grid", (Operator("s", Kind.SOURCE), Operator("t", Kind.SINK)), (Edge("s", "t", value=0.5),)),
-        "the edge s -> t has a value but is no branch: name its choice",
+        "the edge s -> t has a value but is not a branch: name its choice",
         "t.from",
     ),
     (one_branch, "choice 'way' has one branch, 'only', and needs two: add another, which may be empty", "only.from"),
@@ -316,7 +316,7 @@ REFUSED = [
         "the timeout of operator 'f' emits through a function, but a window that ends is emitted as it is",
         "f.timeout",
     ),
-    (lambda: with_operator(own_state=True), "operator 'f' has alternates with states of their own, but is no", "f"),
+    (lambda: with_operator(own_state=True), "operator 'f' has alternates with states of their own, but is not", "f"),
     (
         lambda: keyed(alternates=(Alternate("a", stateful, Form.STATE, state="n long"),), state="n long"),
         "alternate 'a' of operator 'f' declares a state, but all share one",

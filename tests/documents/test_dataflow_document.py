@@ -190,7 +190,7 @@ MISTAKES = [
     ),
     ('    flat_map: "words.py:split"\n', "", "7: operators.words: this operator needs one of source, sink, signal,"),
     ("words.py:split", "words.py:spilt", "9: operators.words.flat_map: words.py has no function 'spilt', did you"),
-    ("words.py:split", "words.py:limit", "9: operators.words.flat_map: 'limit' of words.py is no function but int"),
+    ("words.py:split", "words.py:limit", "9: operators.words.flat_map: 'limit' of words.py is not a function but int"),
     ("words.py:split", "wordz:split", "9: operators.words.flat_map: there is no module 'wordz'"),
     ("words.py:split", "split", "9: operators.words.flat_map: 'split' names no function: write 'module:function' or"),
     (

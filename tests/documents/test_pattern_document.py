@@ -244,7 +244,7 @@ MISTAKES = [
     ("switch: builtins:str\nports: {a: 0.5, b: 0.4}", "7.ports: the fractions of the ports of switch 'b' add up to 0.9"),
     ("map: builtins:str\nports: [a]", "4: 'ports' does not go with 'map' (only with switch, alternates)"),
     ("alternates: {one: {map: builtins:str}}\nports: [a]\nreturns: n int", "4: 'ports' goes with 'switch' alone"),
-    ("from: {operator: a, port: high}\nmap: builtins:len\nreturns: n int", "5.from: 'a' is no switch and has no port"),
+    ("from: {operator: a, port: high}\nmap: builtins:len\nreturns: n int", "5.from: 'a' is not a switch and has no port"),
     ("map: builtins:len\nreturns: n int\nuntil: builtins:bool", "4: 'at_most' is missing: the largest number of rounds"),
     ("map: builtins:len\nreturns: n int\nat_most: 3", "4: 'at_most' goes with 'until' alone"),
     ("filter: builtins:len\nuntil: builtins:bool\nat_most: 3", "4: 'at_most' does not go with 'filter' (only with map,"),

@@ -56,8 +56,8 @@ scaling:
 @pytest.mark.parametrize(
     ("scaling", "said"),
     [
-        ("scaling:\n  tolerance: 0.1\n  max_scale_down: 2\n", "shop.yaml:8: scaling.max_scale_down: 2 is no part"),
-        ("scaling: {excluded_periods: noon}\n", "shop.yaml:6: scaling.excluded_periods: 'noon' is no cron expression"),
+        ("scaling:\n  tolerance: 0.1\n  max_scale_down: 2\n", "shop.yaml:8: scaling.max_scale_down: 2 is not a share"),
+        ("scaling: {excluded_periods: noon}\n", "shop.yaml:6: scaling.excluded_periods: 'noon' is not a cron expression"),
         ("scaling: {max_host: 3}\n", "shop.yaml:6: scaling.max_host: "),
         ("scaling: {stabilization_up: soon}\n", "shop.yaml:6: scaling.stabilization_up: 'soon' is not a duration"),
         ("scaling: {max_hosts: true}\n", "shop.yaml:6: scaling.max_hosts: True is not a whole number"),

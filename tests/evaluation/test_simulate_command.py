@@ -99,9 +99,9 @@ def test_a_document_with_a_cloud_is_simulated_as_it_runs(tmp_path):
             ("--policy", "btu", "--load", "5/s", "--limit", "1min", "--host", "huge"),
             "--host huge: the dataflow declares no",
         ),
-        (("--policy", "btu", "--load", "5/s", "--limit", "1min", "--region", "x"), "--region is about a price list"),
-        (("--policy", "btu", "--load", "5/s", "--limit", "0s"), "'0s' is no time"),
-        (("--policy", "btu", "--load", "5/s", "--limit", "1min", "--period", "0s"), "'0s' is no time"),
+        (("--policy", "btu", "--load", "5/s", "--limit", "1min", "--region", "x"), "--region applies to a price list"),
+        (("--policy", "btu", "--load", "5/s", "--limit", "0s"), "'0s' is not a duration"),
+        (("--policy", "btu", "--load", "5/s", "--limit", "1min", "--period", "0s"), "'0s' is not a duration"),
         (("--policy", "btu", "--load", "5/s", "--limit", "1min", "--max-hosts", "-3"), "Invalid value for '--max-hosts'"),
         (("--policy", "btu", "--load", "5/s", "--limit", "1min", "--target", "1.5"), "Invalid value for '--target'"),
         (("--policy", "btu", "--load", "5/s", "--limit", "1e999s"), "is too large"),
@@ -112,8 +112,8 @@ def test_a_document_with_a_cloud_is_simulated_as_it_runs(tmp_path):
         ((*SHORT, "--links", "walk"), "there is no trace of links 'walk'"),
         ((*SHORT, "--links", "ec2", "--fused"), "micro-batches of fused stages take no time on links"),
         (("--policy", "btu", "--load", "0/s", "--limit", "1min"), "the load has no record in 60.0 s"),
-        ((*SHORT, "--billing", "1h"), "--billing is about a price list: give one with --prices"),
-        ((*SHORT, "--minimum", "1h"), "--minimum is about a price list: give one with --prices"),
+        ((*SHORT, "--billing", "1h"), "--billing applies to a price list: give one with --prices"),
+        ((*SHORT, "--minimum", "1h"), "--minimum applies to a price list: give one with --prices"),
         ((*SHORT, "--scaling", "most=3"), "--scaling most=3: there is no rule 'most'"),
         ((*SHORT, "--scaling", "budget=5/h"), "budget: 1 host of type 'small' for 6.00"),
     ],
@@ -317,10 +317,10 @@ def test_records_that_still_wait_are_late(tmp_path):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (("50ms", "6s"), "slow.yaml:8: target_latency: a record of 'requests' takes 6.0 s though it waits for nothing"),
+        (("50ms", "6s"), "slow.yaml:8: target_latency: a record of 'requests' takes 6.0 s even without waiting"),
         (
             ("memory: 500 MB}", "memory: 500 MB, max_duration: 10ms}"),
-            "slow.yaml:5: operators.answer.max_duration: operator 'answer' works 50 ms on a record",
+            "slow.yaml:5: operators.answer.max_duration: operator 'answer' needs 50 ms for a record",
         ),
         (
             ("cores: 1, memory: 500 MB}", "cores: 3, memory: 500 MB}"),

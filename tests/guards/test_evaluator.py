@@ -142,7 +142,7 @@ def test_values_of_another_type_are_unknown() -> None:
 
 def test_no_active_guard_allows_nothing_and_says_why() -> None:
     standing = decision(evaluator(Guard("tree", condition("error < 0.3"))), 0.0, error=1.0)
-    assert (standing.allowed, standing.why) == ((), "no guard of forecast is active: what runs stays")
+    assert (standing.allowed, standing.why) == ((), "no guard of forecast is active: the running variant stays")
 
 
 def test_values_are_relative_to_the_best() -> None:

@@ -54,7 +54,7 @@ def test_links_are_read_once_a_pair_in_whichever_direction(tmp_path):
         (SPEEDS.replace("60,b,0.8", "60,b,nan"), "line 5: the speed is 'nan'; it must be a number above 0"),
         (SPEEDS.replace("60,b,0.8", "60,b,-1"), "line 5: the speed is '-1'"),
         (SPEEDS.replace("60,b,0.8", "0,b,0.8"), "line 5: host 'b' has a value at 0 s or later already, in line 3"),
-        (SPEEDS.replace("60,b,0.8", "soon,b,0.8"), "line 5: 'soon' is no time"),
+        (SPEEDS.replace("60,b,0.8", "soon,b,0.8"), "line 5: 'soon' is not a time"),
         (SPEEDS.replace("60,b,0.8", "60,b"), "line 5: 2 fields, and the first line names 3"),
         (SPEEDS.replace("60,b,0.8", "60,b,0,8"), "line 5: 4 fields, and the first line names 3"),
         (SPEEDS.replace("120,a", "150,a").replace("120,b", "150,b"), "line 6: 90 s after the last line of host 'a'"),

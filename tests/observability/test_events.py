@@ -45,7 +45,7 @@ def test_a_host_that_is_drained_and_then_released_went_once():
     assert book.decided(decision(9.0, done=[(ReleaseHost("h2"), Status.DONE)])) == []
 
 
-UNKNOWN = "no batch of 'q' has ended for 2.0 min: what its hosts are needed for is unknown"
+UNKNOWN = "no batch of 'q' has ended for 2.0 min: the need for its hosts is unknown"
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_hosts_that_did_not_help_are_ineffective_scaling(note):
 
 
 def test_undone_decision_is_an_event_each_time():
-    book, note = EventBook(), f"{ROLLED_BACK}round 12 (drain h3): records take 9.0 s, 1.0 s were predicted"
+    book, note = EventBook(), f"{ROLLED_BACK}round 12 (drain h3): records take 9.0 s, not the predicted 1.0 s"
     events = [event for time in (0.0, 60.0) for event in book.decided(decision(time, note=note))]
     assert [(each.reason, each.type) for each in events] == [(Reason.ROLLED_BACK, "Warning")] * 2
     assert events[0].message.startswith("round 12 (drain h3): records take")
@@ -143,7 +143,7 @@ def test_a_host_that_never_came_is_told_from_one_that_was_lost():
     plant.apply(LeaseHost("h2", "small"))
     book.observed(plant.observe())
     plant.lose("h2")
-    assert said(book.observed(plant.observe())) == [(Reason.HOST_LOST, "host h2 was requested and did not come")]
+    assert said(book.observed(plant.observe())) == [(Reason.HOST_LOST, "host h2 was requested and never came up")]
 
 
 def test_a_refused_request_is_an_event():

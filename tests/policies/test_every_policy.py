@@ -27,7 +27,7 @@ def test_a_policy_holds_settings_only_and_none_can_be_set(name: str) -> None:
     policy = EVERY[name]()
     assert is_dataclass(policy)
     for field in fields(policy):
-        assert field.init, f"{field.name} is no setting"
+        assert field.init, f"{field.name} is not a setting"
         with pytest.raises((FrozenInstanceError, AttributeError)):
             setattr(policy, field.name, None)
 
@@ -180,5 +180,5 @@ def test_the_round_says_what_could_not_be() -> None:
             return altered(found, Rows.OPERATOR, Metric.BACKLOG, 0, 1e18) if found.time == 4 * ROUND else found
 
     notes = {each.time: each.note for each in looped(EVERY["threshold"](), Broken(), 8).recording.decisions}  # type: ignore[arg-type]
-    assert notes[4 * ROUND] == "backlog of lines is 1e+18, which cannot be: it is unknown"
+    assert notes[4 * ROUND] == "backlog of lines is 1e+18, which is impossible: it counts as unknown"
     assert not any("cannot be" in note for time, note in notes.items() if time != 4 * ROUND)

@@ -63,7 +63,7 @@ def test_without_the_token_nothing_is_shown(server, token: str) -> None:
 @pytest.mark.parametrize(
     ("body", "status", "said"),
     [
-        (b"{", 422, "malformed request: its body is no JSON"),
+        (b"{", 422, "malformed request: its body is not JSON"),
         (b"[]", 422, "malformed request: input should be a dictionary"),
         (b'{"region": "east", "number": 1, "seen": 0}', 422, "malformed request: field 'up' is missing"),
         (

@@ -545,7 +545,7 @@ def test_absurd_standings_are_refused_in_a_sentence(standing, said):
         ({"asks": ("small",) * 10**6}, "is about 1,000,000 hosts: at most 10,000 make sense"),
         ({"number": -1}, "has a negative number"),
         ({"spare": (("east", -1),)}, "has fewer than no free slots"),
-        ({"used": (("h1", 1, math.nan),)}, "a use that is no number"),
+        ({"used": (("h1", 1, math.nan),)}, "a use that is not a number"),
     ],
 )
 def test_absurd_claims_are_refused_in_a_sentence(about, said):

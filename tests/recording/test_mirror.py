@@ -132,7 +132,7 @@ def test_what_is_no_run_is_refused(tmp_path):
     Mirror(directory)
     with pytest.raises(InputError, match="it has no copy of its driver's files"):
         fetched_elsewhere(directory, tmp_path)
-    with pytest.raises(InputError, match=r"is no folder of a run that can be resumed: it has no driver-of\.json"):
+    with pytest.raises(InputError, match=r"is not a folder of a run that can be resumed: it has no driver-of\.json"):
         fetch_run(RemotePath("memory://mirrors/none"))
 
 

@@ -75,7 +75,7 @@ def test_lines_say_when_nothing_is_allowed_and_a_screen_what_runs() -> None:
             texts.append(screen.file.getvalue())  # type: ignore[attr-defined]
 
     watched(view, shown, Keep())
-    said = "guards  words: no guard of words is active: what runs stays; the guard of split is unknown (error)"
+    said = "guards  words: no guard of words is active: the running variant stays; the guard of split is unknown (error)"
     assert lines.getvalue().count(said) == 1
     assert "guards: no guard of words is active" in texts[0]
     assert "words as split " in texts[-1]

@@ -135,7 +135,7 @@ def test_what_an_action_changes_is_seen_at_once(plant, driver):
     ("action", "reason"),
     [
         (SwitchAlternate("count", "other"), "a query that someone else wrote runs as it was written"),
-        (ReleaseHost("h1"), "executors cannot be given back here"),
+        (ReleaseHost("h1"), "executors cannot be released here"),
         (MoveTask(TaskId("q/count0", 0), "h1"), "there is no task q/count0#0"),
     ],
 )

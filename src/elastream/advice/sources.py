@@ -177,7 +177,7 @@ def _read_files(source: str) -> Application:
         rest = (line for line in lines_of(place) if line.strip())
         head = list(itertools.islice(rest, 2))
         if not head:
-            raise InputError(f"{source} is no log that can be read: it is empty")
+            raise InputError(f"{source} is not a log that can be read: it is empty")
         lines = itertools.chain(head, rest)
         if any(map(EVENT.match, head)):  # the first line may be torn
             application = EventLog(source).read(lines)
@@ -194,7 +194,7 @@ def _read_address(address: str) -> Application:
     try:
         parts = urlsplit(address)
     except ValueError as error:
-        raise InputError(f"{address} is no address: {error}") from None
+        raise InputError(f"{address} is not an address: {error}") from None
     login, _, place = parts.netloc.rpartition("@")
     source = urlunsplit(parts._replace(netloc=place))
     query = dict(parse_qsl(parts.query))
@@ -226,7 +226,7 @@ def _read_progress(source: str, lines: Iterable[bytes]) -> Application:
             first = first or f"the JSON of a StreamingQueryProgress{_why(error)}"
             application.unreadable += 1
     if first and not any(query.batches for query in application.queries.values()):
-        raise InputError(f"{source} is no log that can be read: its first line is neither an event of Spark nor {first}")
+        raise InputError(f"{source} is not a log that can be read: its first line is neither an event of Spark nor {first}")
     return application
 
 

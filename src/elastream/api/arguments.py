@@ -61,4 +61,4 @@ def check_observers(observers: object) -> None:
     assert isinstance(observers, list | tuple)
     for each in observers:
         if missing := [name for name in OBSERVER_METHODS if not callable(getattr(each, name, None))]:
-            raise InputError(f"observers: {shown(each)} is no observer: it has no {', '.join(missing)}", ("observers",))
+            raise InputError(f"observers: {shown(each)} is not an observer: it has no {', '.join(missing)}", ("observers",))

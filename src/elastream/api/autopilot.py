@@ -68,7 +68,7 @@ class Autopilot:
     requests executors from Spark as the load requires. With `cloud` it leases hosts instead, which join the session's
     Standalone master.
 
-    It changes neither queries nor settings. It ends with the watched queries (or not, `until="session"`), the session,
+    It changes neither queries nor settings. It ends with the watched queries (unless `until="session"`), the session,
     `stop`, or its `with` block.
 
     Raises:
@@ -88,7 +88,7 @@ class Autopilot:
         if self._cloud is not None:
             window = self._cloud.stabilization_down if isinstance(self._cloud, Cloud) else 0.0
         if settings.scaling.approve and settings.folder is None:
-            raise InputError("approve: without a folder no live page is there to agree on", ("scaling", "approve"))
+            raise InputError("approve: leases are approved on the live page, which needs a folder", ("scaling", "approve"))
         self._scaling = with_window(settings.scaling, self._policy, window)
         self._folder = None if settings.folder is None else local_folder(settings.folder, "the folder of an Autopilot")
         if settings.page and self._folder is None:
@@ -108,21 +108,21 @@ class Autopilot:
         self.remaining_hosts: list[str] = []
 
     def watch(self, *queries: "StreamingQuery", target_latency: float | str | None = None) -> "Autopilot":
-        """Start to manage `queries`, also after restarts from their checkpoints; without arguments, all of the application.
+        """Start to manage `queries`, also after restarts from their checkpoints; by default, all of the application.
 
-        Returns at once. Further calls add queries, also after Autopilot has ended with the queries before. After `stop`,
-        nothing is watched any more.
+        Returns at once. Further calls add queries, even after Autopilot has ended with earlier queries. After `stop`,
+        nothing is watched.
 
         Args:
             target_latency: Target of these queries in place of Autopilot's: seconds, or text such as `"20s"`.
 
         Raises:
-            InputError: An argument is no query, or a target has no queries, or no target of Autopilot's beside it.
+            InputError: An argument is not a query, or a target comes without queries or without a target of Autopilot.
         """
         for query in queries:
             if not hasattr(query, "runId"):
                 kind = type(query).__name__
-                raise InputError(f"watch: a {kind} is no streaming query; give what writeStream...start() returned")
+                raise InputError(f"watch: a {kind} is not a streaming query; give what writeStream...start() returned")
         if target_latency is not None:
             target = Seconds(positive=True).read("target_latency", target_latency)
             if not queries or self._settings.latency is None:
@@ -130,7 +130,7 @@ class Autopilot:
             self._targets |= {query.id: target for query in queries}
         with self._lock:
             if self._stopped:
-                log.warning("autopilot was stopped, and watches nothing more: make another one")
+                log.warning("autopilot was stopped, and watches nothing more: create another one")
                 return self
             if not queries:
                 self._chosen = None
@@ -148,7 +148,7 @@ class Autopilot:
 
     @property
     def plant(self) -> AttachedPlant | None:
-        """The attached plant, for tests and benchmarks; None before it is attached, or if that is not possible."""
+        """The attached plant, for tests and benchmarks; None before it is attached, or if it cannot be."""
         return self._plant
 
     @property
@@ -182,7 +182,7 @@ class Autopilot:
         return self._paused.is_set() or (self._folder is not None and RunDirectory(self._folder).is_paused)
 
     def status(self) -> AutopilotStatus:
-        """Return what it watches, the latest figures, and its latest lines."""
+        """Return the watched queries, the latest figures, and the latest lines."""
         status = AutopilotStatus(target_latency=self._settings.latency) if self._log is None else self._log.status
         if self._thread is not None and not self.running:
             return replace(status, state="ended", coming=0)
@@ -197,7 +197,7 @@ class Autopilot:
         return self.status()._repr_html_()
 
     def stop(self, reason: str = "stopped on request") -> None:
-        """Stop Autopilot, for a reason that its last line gives; the queries continue.
+        """Stop Autopilot, with `reason` in its last line; the queries continue.
 
         Any thread may call it, also twice.
         """
@@ -265,7 +265,7 @@ class Autopilot:
                     if plant is not None:
                         self._leave(plant)
             if self.remaining_hosts:
-                log.info("%s stay until this program ends: what runs there has no other place",
+                log.info("%s stay until this program ends: their work fits nowhere else",
                          ", ".join(self.remaining_hosts))  # fmt: skip
                 earlier, self._open_until_exit = self._open_until_exit, stack.pop_all()
                 if earlier is not None:
@@ -276,7 +276,7 @@ class Autopilot:
         try:
             plant.close()
         except Exception as error:
-            log.error("autopilot did not leave in order: %s", in_one_line(error), exc_info=True)
+            log.error("autopilot did not end cleanly: %s", in_one_line(error), exc_info=True)
 
     def _probe(self) -> Capabilities:
         can = probe(self._spark, None if isinstance(self._cloud, Cloud) else self._cloud)

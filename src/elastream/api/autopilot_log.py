@@ -166,7 +166,7 @@ def _figure(value: float, unit: str) -> str:
 
 
 def intentions(can: Capabilities, settings: AutopilotSettings, leases: bool) -> str:
-    """Return what Autopilot may do in a session, and what it will not do and why."""
+    """Return what Autopilot may do in a session, and what it will not do, with reasons."""
     may, will_not = [], []
     if can.task_loads is None:
         will_not.append("move state partitions")
@@ -264,7 +264,7 @@ class AutopilotLog:
         if host in observation.pinned:
             return f"{name} stays: {observation.pinned[host]}"
         leaving = lease.state is HostState.RELEASING and host in observation.occupied
-        return f"{name} is to go, and waits for {observation.occupied[host]}" if leaving else ""
+        return f"{name} is leaving, and waits for {observation.occupied[host]}" if leaving else ""
 
     def decided(self, decision: Decision) -> None:
         if decision.actual:
@@ -284,7 +284,7 @@ class AutopilotLog:
         self._once("quiet", _quiet(decision.seen) if quiet and self._has_batches else "")
         for each in decision.lasting:
             if each.key not in self._lacked:
-                self._say(logging.WARNING, f"autopilot decides nothing that needs it: {each}")
+                self._say(logging.WARNING, f"autopilot {each}")
         self._lacked = {each.key for each in decision.lasting}
         log.debug("round %d: observed %s", decision.round, quantities(decision.seen))
 
@@ -307,7 +307,7 @@ class AutopilotLog:
         work = [f"{name} {each.work:.0%}" for name, each in status.services.items() if not math.isnan(each.work)]
         parts += [f"work of {', '.join(work)}"] if len(work) > 1 else []
         parts += [] if math.isnan(status.cost) else [f"cost {_cost(status)}"]
-        return f"autopilot in all: {', '.join(parts)}"
+        return f"autopilot summary: {', '.join(parts)}"
 
     def _log(self, outcome: Outcome) -> None:
         if (outcome.action, outcome.status) in self._logged:
@@ -324,7 +324,7 @@ class AutopilotLog:
             self._done[what] = self._done.get(what, 0) + 1
 
     def _once(self, subject: str, text: str, *, again: bool = True) -> None:
-        """Log `text` unless the last text about `subject` said the same; without `again`, unless there was one."""
+        """Log `text` unless it repeats the last text about `subject`; without `again`, unless there was one."""
         last = self._last.get(subject, "")
         if text and (gist(last) != gist(text) if again else not last):
             self._say(logging.WARNING if subject == "busy" else logging.INFO, text)

@@ -1,4 +1,4 @@
-"""Queries of a user's job that runs bounded: what they read, for the controller that starts the job again.
+"""Queries of a user's job that runs bounded: what they read, for the controller that restarts the job.
 
 A job starts its queries with `trigger(availableNow=True)` and ends with them. So does Spark for the flows of a pipeline.
 """
@@ -72,9 +72,7 @@ class JobQueries:
         @wraps(method)
         def start(writer: DataStreamWriter, *arguments: Any, **options: Any) -> StreamingQuery:
             if writer not in bounded:
-                raise InputError(
-                    "freshness: a query of the job has no trigger(availableNow=True), so that its run never ends"
-                )
+                raise InputError("freshness: a query of the job has no trigger(availableNow=True), so its run never ends")
             for name, value in BOUNDED_SETTINGS.items():
                 writer._spark.conf.set(name, value)
             query = cast(StreamingQuery, method(writer, *arguments, **options))

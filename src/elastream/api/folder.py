@@ -34,7 +34,7 @@ class RunFolder:
     Attributes:
         resumed: None for a new run.
         batches: By query, the last batch that an earlier driver committed.
-        if_lost: Registers an action for the case that another driver resumes the run.
+        if_lost: Registers an action for when another driver resumes the run.
     """
 
     directory: RunDirectory
@@ -49,7 +49,7 @@ class RunFolder:
         A new run without a setting has `default` state partitions. `program` describes how to execute it again.
 
         Raises:
-            InputError: `graph` or the state of the folder does not allow to resume the run.
+            InputError: `graph` or the state of the folder prevents resuming the run.
         """
         earlier = self.manifest.identity.get(PARTITIONS)
         # A run that repartitions itself has other partitions than the program says.
@@ -86,7 +86,7 @@ def opened(graph: Graph, runs: AnyPath, resume: Path | None) -> Iterator[RunFold
     """Yield a new folder below `runs`, or the folder `resume`, locked inside the context.
 
     Raises:
-        InputError: `resume` is no run of this dataflow, or cannot be resumed.
+        InputError: `resume` is not a run of this dataflow, or cannot be resumed.
         EnvironmentProblem: Another process has locked it.
     """
     if resume is None:

@@ -42,21 +42,21 @@ def check_sleeps(graph: Graph) -> None:
         outside = [name for name in segment.operators if graph.operator(name).reads is not None]
         if outside and segment.inputs:
             raise InputError(
-                f"freshness: one query reads the source {outside[0]!r} and a durable edge, and has no end of its own"
+                f"freshness: one query reads the source {outside[0]!r} and a durable edge, and never ends by itself"
             )
     for sink in graph.sinks:
         if isinstance(sink.writes, Collected):
-            raise InputError(f"freshness: sink {sink.name!r} collects rows in memory, which ends with each run")
+            raise InputError(f"freshness: sink {sink.name!r} collects rows in memory, which each run loses")
 
 
 def check_resident(settings: CommandSettings) -> None:
-    """Raise InputError if a setting beside a freshness needs a run that stays."""
+    """Raise InputError if a setting beside a freshness needs a continuous run."""
     check_system("freshness")
     resident: dict[str, object] = {"page": settings.page, "traces": settings.traces, "record": settings.record}
     resident |= {"metrics": settings.metrics, "metrics_port": settings.metrics_port}
     if names := [name for name, value in resident.items() if value]:
         raise InputError(
-            f"freshness: {names[0]} needs a run that stays; `elastream serve RUN` shows the run's folder", ("freshness",)
+            f"freshness: {names[0]} needs a continuous run; `elastream serve RUN` shows the run's folder", ("freshness",)
         )
     if is_address(settings.runs):
         raise InputError("freshness: the run's folder must be on this machine", ("freshness",))
@@ -67,7 +67,7 @@ def check_resident(settings: CommandSettings) -> None:
 
 
 def unwatched_reason(reads: SourceSpec | None) -> str | None:
-    """Return why nobody can see without Spark what waits at a source, or None."""
+    """Return why a source's backlog cannot be read without Spark, or None."""
     match reads:
         case KafkaTopic(options=options):
             return KAFKA_LOGIN if any(key.startswith(("kafka.security.", "kafka.sasl.")) for key in options) else None
@@ -78,7 +78,7 @@ def unwatched_reason(reads: SourceSpec | None) -> str | None:
                 else None
             )
         case TextFiles() | Files():
-            return "a declared load arrives only while a run makes it"
+            return "a declared load arrives only while a run generates it"
     return "only files and Kafka topics can"
 
 
@@ -121,7 +121,7 @@ def report_caught_up(
 
 
 def entry_of(offset: Any) -> int:
-    """Return the entry of a file source's log that an offset names; -1 for that before the first."""
+    """Return the entry of a file source's log that an offset names; -1 before the first."""
     fields = json.loads(offset) if isinstance(offset, str) else offset
     return int(fields["logOffset"]) if isinstance(fields, Mapping) and "logOffset" in fields else -1
 

@@ -1,4 +1,4 @@
-"""Repartition of a live run's state: by itself, or by `elastream repartition`."""
+"""Repartition of a live run's state, automatically or by `elastream repartition`."""
 
 # A request of `elastream repartition`. What the run does meanwhile: spark/queries/repartitioning.py.
 #
@@ -83,9 +83,9 @@ def check_repartitions(settings: RunSettings, *, keyed: bool, sleeps: bool) -> N
             "repartition needs state_store='disk', because Spark repartitions the state of RocksDB only", where
         )
     if settings.latency is None and not sleeps:
-        raise InputError("repartition needs target_latency, by which records are late", where)
+        raise InputError("repartition needs target_latency, which defines late records", where)
     if sleeps:
-        raise InputError("repartition is for runs that go on, not for freshness: use elastream repartition between", where)
+        raise InputError("repartition is for continuous runs, not for freshness: use elastream repartition between", where)
     if is_address(str(settings.runs)):
         raise InputError(f"repartition needs checkpoints on this machine, and runs is {settings.runs}", where)
     check_release(SPARK)
@@ -150,7 +150,7 @@ class RunCheckpoints:
             return str(error)
         pause = predicted_together(states.values(), action.partitions)
         if pause.longest > self.longest_pause:
-            return f"the pause would be {pause.text}, and may be {format_duration(self.longest_pause)}"
+            return f"the pause would be {pause.text}, above the limit of {format_duration(self.longest_pause)}"
         return ""
 
     def _not_requested(self, action: Repartition) -> str:
@@ -209,7 +209,7 @@ class RepartitionExtension(WidthAdvice):
 
 
 def more_partitions(observation: Observation, partitions_a_host: int | None) -> int:
-    """Return twice the state partitions, at most as many as a new run would have; 0 if it has those."""
+    """Return twice the state partitions, at most a new run's number; 0 if reached."""
     context = observation.context
     types, now = tuple(context.host_types.values()), min(context.partitions.values(), default=0)
     most = state_partitions_of(types, context.max_hosts, partitions_a_host) if types else MOST_PARTITIONS
@@ -229,7 +229,7 @@ def request_repartition(
 ) -> str:
     """Let the live run in `directory` repartition its state; return the outcome as a sentence.
 
-    An interruption withdraws the request. The second one leaves without the outcome.
+    An interruption withdraws the request. A second one returns without the outcome.
 
     Raises:
         ElastreamError: Nothing is repartitioned.
@@ -244,7 +244,7 @@ def request_repartition(
     try:
         with process_lock(directory.repartition_lock, lambda other: f"process {other} repartitions {root} already"):
             answer.request = RequestLog(directory.requests).append(Request("repartition", COMMAND, partitions=partitions))
-            say(f"{pause.sentence}, and begins after the batch that runs")
+            say(f"{pause.sentence}, and begins after the running batch")
             outcome = answer.wait()
     except KeyboardInterrupt:
         if answer.request is not None:

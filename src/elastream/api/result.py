@@ -77,7 +77,7 @@ class RunResult:
 
     @cached_property
     def dead_letters(self) -> "pd.DataFrame":
-        """Records that operators with `on_error="dead_letter"` left out, as far as they are stored."""
+        """Stored records that operators with `on_error="dead_letter"` left out."""
         import pandas as pd
 
         columns = ("query", "batch", "operator", "alternate", "error", "record", "key")
@@ -87,7 +87,7 @@ class RunResult:
     def collected(self) -> "dict[str, pd.DataFrame]":
         """Rows of each `collect(...)` sink, in the order of their batches.
 
-        A keyed operator updates its results, so that the last row of a key counts:
+        A keyed operator updates its results, so the last row of a key counts:
         `result.collected["counts"].drop_duplicates("word", keep="last")`.
         """
         return {name: table.to_pandas() for name, table in self.tables.items()}
@@ -95,7 +95,7 @@ class RunResult:
     def replay(self, source: str) -> Iterator[Any]:
         """Yield the committed records of a source with a load, in order, as operators receive them.
 
-        With them a plain computation over the same input can check results.
+        A plain computation over the same input can then check results.
 
         Raises:
             InputError: The source has no load.

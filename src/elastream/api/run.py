@@ -82,10 +82,10 @@ LOG_BYTES, LOG_BACKUPS = 10_000_000, 3
 
 @keywords_of(RunSettings)
 def run(flow: Dataflow | Graph, settings: RunSettings) -> RunResult:
-    """Run `flow` until its load ends, or without end if it has none.
+    """Run `flow` until its load ends; without a load, until it is stopped.
 
-    It runs on hosts of `cloud`; without one in this process, in the Spark session that is open or in one of its own. Ctrl-C
-    and SIGTERM end the run in order.
+    It runs on hosts of `cloud`; without a cloud, in this process, in the open Spark session or a new one. Ctrl-C and
+    SIGTERM end the run cleanly.
 
     Raises:
         ElastreamError: An error that the user can correct; nothing is left running.
@@ -306,7 +306,7 @@ def _run_in(
                     plant.queries.caught_up = partial(_end_caught_up, RunReporter(directory, order), loop)
                 stop.then(loop.stop, plant.clock.wake)
                 stop_requests.stop = loop.stop
-                folder.if_lost(lambda: loop.stop("another driver goes on with the run"))
+                folder.if_lost(lambda: loop.stop("another driver continues the run"))
                 folder.if_lost(plant.clock.wake)
                 ending = loop.run()
         finally:
@@ -427,7 +427,7 @@ class _Stop:
 
 @contextmanager
 def _ending_in_order() -> Iterator[_Stop]:
-    """Install handlers by which SIGINT and SIGTERM end the run in order; do nothing outside the main thread."""
+    """Install handlers by which SIGINT and SIGTERM end the run cleanly; do nothing outside the main thread."""
     main = threading.current_thread() is threading.main_thread()
     before = {number: signal.getsignal(number) for number in (SIGNALS if main else ())}
     try:
@@ -458,8 +458,8 @@ def admit(
 ) -> None:
     """Check that `graph` can run on Spark with `settings`, without a session or a JVM.
 
-    Host types begin with that of the first hosts, and are empty if unknown. Results where a sink writes must be those of
-    the resumed `run`; with None they are replaced. Folders of sources may be empty if the run `sleeps`.
+    Host types begin with that of the first hosts, and are empty if unknown. Existing results of a sink must come from the
+    resumed `run`; with None they are replaced. Folders of sources may be empty if the run `sleeps`.
 
     Raises:
         ElastreamError: The first problem, with the field at fault.

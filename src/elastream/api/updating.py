@@ -1,4 +1,4 @@
-"""Updates of the code of a run that goes on, or of one that failed."""
+"""Code updates of a live or a failed run."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -34,7 +34,7 @@ def update_run(directory: RunDirectory, graph: Graph, who: str) -> tuple[CodeVer
 
 
 def send_message(directory: RunDirectory, operator: str, message: Message, who: str) -> CodeVersion:
-    """Send a value of JSON to an operator of a run; return the version of the code that has it.
+    """Send a value of JSON to an operator of a run; return the code version that contains it.
 
     Raises:
         ElastreamError: Nothing was written.
@@ -44,7 +44,7 @@ def send_message(directory: RunDirectory, operator: str, message: Message, who: 
 
 
 def _recording(directory: RunDirectory, what: str) -> tuple[Recording, bool]:
-    """Return the outline of a run and if it failed. Raises InputError if it takes no `what`."""
+    """Return the outline of a run, and True if it failed. Raises InputError if it takes no `what`."""
     recording = Recording.outline(directory.root)
     failed = recording.ending is not None and recording.ending.status == "failed"
     if not failed:

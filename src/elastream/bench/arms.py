@@ -167,7 +167,7 @@ class Cluster:
         if self.master.startswith(standalone.SCHEME):
             return standalone.Standalone(self.master, **hosts)
         masters = f"{standalone.SCHEME}HOST:PORT, {yarn.MASTER} or {kubernetes.SCHEME}https://HOST:PORT"
-        raise InputError(f"{self.master!r} is no master: it is {masters}")
+        raise InputError(f"{self.master!r} is not a master: it is {masters}")
 
 
 @dataclass(frozen=True)

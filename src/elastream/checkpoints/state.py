@@ -134,7 +134,7 @@ def checkpoints_of(place: Path) -> Mapping[str, Path]:
     if not directory.manifest.is_file():
         if whole := next((each for each in place.parents if is_checkpoint(each)), None):
             raise InputError(f"{place} is a part of the checkpoint {whole}: name that one")
-        raise InputError(f"{place} is no checkpoint and no run: it has neither offsets and metadata nor run.json")
+        raise InputError(f"{place} is neither a checkpoint nor a run: it has neither offsets and metadata nor run.json")
     if address := read_manifest(directory).files:
         raise InputError(f"the checkpoints of {place} are at {address}: only local ones can be read")
     folder = place / "checkpoint"
@@ -155,7 +155,7 @@ def is_checkpoint(folder: Path) -> bool:
 def checkpoint_state(folder: Path) -> CheckpointState:
     """Read the state of the checkpoint in `folder`. Raises InputError if that fails."""
     if not is_checkpoint(folder):
-        raise InputError(f"{folder} is no checkpoint of a streaming query: it has no offsets and metadata")
+        raise InputError(f"{folder} is not a checkpoint of a streaming query: it has no offsets and metadata")
     try:
         batch, committed = latest_batch(folder), latest_batch(folder, "commits")
         if batch < 0:

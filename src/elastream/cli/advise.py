@@ -1,4 +1,4 @@
-"""`elastream advise SOURCE`: says what to change in a job that ran without Elastream."""
+"""`elastream advise SOURCE`: recommends changes to a job that ran without Elastream."""
 
 import math
 from pathlib import Path
@@ -50,9 +50,9 @@ def advise(
     html: Html = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what to change in a Spark streaming job, and how many hosts it needs, from its records alone.
+    """Say what to change in a Spark streaming job, and how many hosts it needs.
 
-    Starts no Spark. The exit status is 1 if there are findings.
+    Reads its logs or metrics; starts no Spark. The exit status is 1 if there are findings.
     """
     from elastream.advice.advice import advise as advised
     from elastream.cli.tables import print_table

@@ -81,7 +81,7 @@ def autopilot(
 def check_pipeline(arguments: Sequence[str]) -> None:
     """Raise InputError or EnvironmentProblem if spark-pipelines cannot run."""
     if "run" not in arguments:
-        raise InputError("spark-pipelines: say `run`, as in spark-pipelines --master spark://host:7077 run --spec FILE")
+        raise InputError("spark-pipelines: add `run`, as in spark-pipelines --master spark://host:7077 run --spec FILE")
     from elastream.spark.jvm.releases import installed, release_of  # refuses another Spark, which the command line reports
 
     if release_of(version := installed()) < PIPELINES_SINCE:
@@ -119,10 +119,10 @@ def run_pipeline(arguments: list[str]) -> None:
 def keep_job_fresh(
     job: Path, arguments: Sequence[str], freshness: float, checked: AutopilotSettings, settings: Mapping[str, Any]
 ) -> None:
-    """Execute a job again and again, so that records are committed in time; no session lives between.
+    """Execute a job repeatedly, so that records are committed in time, without a session in between.
 
     Raises:
-        InputError: A setting is missing, or needs an Autopilot that stays.
+        InputError: A setting is missing, or needs a continuous Autopilot.
     """
     from elastream.clouds.provider import Cloud
     from elastream.core.hosts import Billing, HostType
@@ -134,11 +134,11 @@ def keep_job_fresh(
 
     check_system("--freshness")
     if checked.folder is None:
-        raise InputError("--freshness: what runs measured is kept for the next ones; name a folder, --folder runs/mine")
+        raise InputError("--freshness: measurements are kept for later runs; name a folder, --folder runs/mine")
     resident: dict[str, object] = {"metrics": checked.metrics, "metrics-port": checked.metrics_port, "page": checked.page}
     resident["target-latency"] = checked.target_latency
     if names := [name for name, value in resident.items() if value]:
-        raise InputError(f"--freshness: --{names[0]} is for an Autopilot that stays; leave it out")
+        raise InputError(f"--freshness: --{names[0]} needs a continuous Autopilot; leave it out")
     folder = local_folder(checked.folder, "the folder of an Autopilot")
     (folder / "control").mkdir(mode=PRIVATE, parents=True, exist_ok=True)
     directory = RunDirectory(folder.resolve())
@@ -167,7 +167,7 @@ def submit(command: Path, arguments: Sequence[str], settings: Mapping[str, Any])
     """Become `spark-submit` with a listener in the driver that starts Autopilot.
 
     Raises:
-        ElastreamError: There is no such command, a setting is invalid, or the driver is to run elsewhere.
+        ElastreamError: The command does not exist, a setting is invalid, or the driver would run elsewhere.
     """
     program = shutil.which(command)
     if program is None:
@@ -182,13 +182,13 @@ def submit(command: Path, arguments: Sequence[str], settings: Mapping[str, Any])
 
 
 def submit_options(arguments: Sequence[str], jar: str, own: Mapping[str, str]) -> list[str]:
-    """Return the arguments of spark-submit, with the listener beside the job's own ones.
+    """Return the arguments of spark-submit, with the listener beside the job's own.
 
     Args:
         jar: For the driver's class path.
 
     Raises:
-        InputError: The driver is to run on the cluster.
+        InputError: The driver would run on the cluster.
     """
     job, listeners, path, rest = [], [LISTENER], [jar], list(arguments)
     while rest and rest[0].startswith("-"):

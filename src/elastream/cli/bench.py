@@ -36,7 +36,7 @@ def as_rate(text: str) -> float:
     from elastream.units import rate
 
     if not (events := parsed(rate, text)) > 0:
-        raise typer.BadParameter(f"{text!r} is no load: it must be above 0")
+        raise typer.BadParameter(f"{text!r} is not a load above 0")
     return events
 
 
@@ -268,12 +268,10 @@ def demand(
 @with_options(LoadOptions)
 def events(
     options: LoadOptions,
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that is empty or not there yet.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Empty or new folder.")],
     disorder: Annotated[float, typer.Option(parser=as_seconds, metavar="TIME", help="Disorder of event times.")] = "0s",  # type: ignore[assignment]
-    late: Annotated[float, typer.Option(metavar="SHARE", help="Share of events that are later still.")] = 0.0,
-    late_by: Annotated[
-        float, typer.Option(parser=as_seconds, metavar="TIME", help="Time by which those are later.")
-    ] = "60s",  # type: ignore[assignment]
+    late: Annotated[float, typer.Option(metavar="SHARE", help="Share of events with a further delay.")] = 0.0,
+    late_by: Annotated[float, typer.Option(parser=as_seconds, metavar="TIME", help="Their further delay.")] = "60s",  # type: ignore[assignment]
 ) -> None:
     """Write Nexmark's events as Parquet files: persons, auctions and bids."""
     from elastream.bench.nexmark.events import Events

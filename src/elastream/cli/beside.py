@@ -1,6 +1,6 @@
 """Autopilot beside the application of a JVM: `python -m elastream.cli.beside SETTINGS`, which `AutopilotListener` starts.
 
-The job may be written in Scala, Java, SQL or Python. It lives in the JVM that the gateway's variables name; this process
+The job may be written in Scala, Java, SQL or Python. It runs in the JVM that the gateway's variables name; this process
 only adds a Python view of its session.
 """
 

@@ -35,7 +35,7 @@ def check(
     cloud: Annotated[str | None, typer.Option(metavar=NAME_FORM, help="Cloud to check it on.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check a dataflow without starting it: errors of `run` and `simulate`, and metrics that its policy will lack.
+    """Check a dataflow without starting it: errors of `run` and `simulate`, and metrics that its policy lacks.
 
     A program is executed up to its `run(...)` in a separate process, which also imports the files that a document names.
     The exit status of an error is 2.
@@ -46,10 +46,10 @@ def check(
 def in_child(file: Path, work: Callable[[], None]) -> None:
     """Call `work`, which loads `file`, in a fork of this process, and print its output.
 
-    The user's code may end its process; the command then reports it.
+    If the user's code ends the process, the command reports it.
 
     Raises:
-        ElastreamError: The error of `work`, or a report that its process ended early.
+        ElastreamError: The error of `work`, or its process ended early.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -66,7 +66,7 @@ def in_child(file: Path, work: Callable[[], None]) -> None:
         code = os.waitstatus_to_exitcode(status)
         how = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
         raise ElastreamError(
-            f"{file}: the process that read it {how} before it was done: its code, or what that imports, ends it"
+            f"{file}: the process that read it {how} before it finished: its code, or a module that it imports, ends it"
         )
     out, err, error = pickle.loads(answer)
     sys.stdout.write(out)

@@ -124,7 +124,7 @@ def experiment(  # noqa: PLR0913
     if unknown := part.keys() - set(chosen.options(plant)):
         raise typer.BadParameter(f"{name} on the plant {plant!r} has no option --{min(unknown)}")
     if resume is not None and plant != "simulated":
-        raise typer.BadParameter("--resume is of simulated cases: an experiment on Spark is made in one go")
+        raise typer.BadParameter("--resume is for simulated cases: an experiment on Spark runs in one go")
     about = {"command": command, "load": round(os.getloadavg()[0], 2)}  # before the experiment adds to it
     console = make_console(stderr=json_file == STDOUT)
     with progress_bar(console) as progress:

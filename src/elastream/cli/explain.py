@@ -159,7 +159,7 @@ def _newest(recording: "Recording", console: "Console") -> None:
     if recording.latency_basis:
         console.print(f"latency is measured: {basis_text(recording.latency_basis)}", highlight=False, soft_wrap=True)
     if recording.header.target_latency is not None:
-        whole = "in time over the whole run (compliance is that of the last batches alone)"
+        whole = "in time over the whole run (compliance covers the last batches only)"
         console.print(f"{whole}: {count_in_time(recording)}", highlight=False, soft_wrap=True)
     summary = summarise(recording)
     if others := savings_aside(summary):

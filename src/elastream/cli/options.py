@@ -45,7 +45,7 @@ def as_seconds(text: str) -> float:
 def as_some_seconds(text: str) -> float:
     """Parse a positive duration."""
     if not (seconds := as_seconds(text)) > 0:
-        raise typer.BadParameter(f"{text!r} is no time: it must be above 0")
+        raise typer.BadParameter(f"{text!r} is not a duration above 0")
     return seconds
 
 

@@ -21,7 +21,7 @@ WAIT_STEP_S = 0.2
 def pause(run: Run) -> None:
     """Pause the controller of a run. It plans and records, but applies nothing. Queries continue."""
     already = "" if run_directory(run).pause() else " already"
-    ended = f". {ending}: only what goes on with it is paused" if (ending := _ended(run)) else ""
+    ended = f". {ending}: only its resumption is paused" if (ending := _ended(run)) else ""
     typer.echo(f"{run} is paused{already}; elastream unpause {run} ends that{ended}")
 
 
@@ -30,9 +30,9 @@ def unpause(run: Run) -> None:
     if not run_directory(run).unpause():
         typer.echo(f"{run} was not paused")
     elif ended := _ended(run):
-        typer.echo(f"{run} is not paused any more. {ended}")
+        typer.echo(f"{run} is no longer paused. {ended}")
     else:
-        typer.echo(f"{run} goes on")
+        typer.echo(f"{run} continues")
 
 
 def update(
@@ -73,7 +73,7 @@ def send(
 
 
 def stop(run: Run, wait: Wait = True) -> None:
-    """End a live run in order, after its start. Of an Autopilot, only the Autopilot ends; its queries continue.
+    """End a live run cleanly, once it has started. An Autopilot ends alone; its queries continue.
 
     `elastream run --resume RUN` continues a stopped run.
     """
@@ -84,7 +84,7 @@ def stop(run: Run, wait: Wait = True) -> None:
     if not state.live:
         raise InputError(f"{run} is not live: it is {state.state}")
     directory.request_stop()
-    typer.echo(f"{run} (process {state.driver}) ends in order")
+    typer.echo(f"{run} (process {state.driver}) is stopping")
     if not wait:
         return
     while driver_of(directory) is not None:
@@ -93,7 +93,7 @@ def stop(run: Run, wait: Wait = True) -> None:
 
 
 def _when(directory: "RunDirectory", *, repairs: bool) -> str:
-    later = "its resumption begins" if repairs else "the run is unpaused" if directory.is_paused else ""
+    later = "it is resumed" if repairs else "the run is unpaused" if directory.is_paused else ""
     return f"once {later}" if later else "from one of its next batches on"
 
 

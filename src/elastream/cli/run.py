@@ -55,7 +55,7 @@ def run(context: typer.Context, file: Program = None, policy: Policy = None, clo
     options = {name: _written(name, value) for name, value in named.items() if value is not None}
     if resume is None:
         if file is None:
-            raise InputError("name a program or a document: elastream run FILE; or a run to go on with: --resume RUN")
+            raise InputError("name a program or a document: elastream run FILE; or a run to resume: --resume RUN")
     else:
         from elastream.api.folder import on_this_machine
         from elastream.recording.file_systems import FILES_REACHED_BY, reached_by
@@ -150,7 +150,7 @@ def _of_earlier(run: Path, file: Path | None) -> tuple[Path, Path, Mapping[str, 
     program = manifest.program
     if file is None and not program:
         raise InputError(
-            f"{run} was not begun by 'elastream run': name its program (elastream run FILE --resume RUN), or give it "
+            f"{run} was not started by 'elastream run': name its program (elastream run FILE --resume RUN), or give it "
             "run(..., resume=RUN)"
         )
     file = Path(program["file"]) if file is None else file.resolve()
@@ -160,7 +160,7 @@ def _of_earlier(run: Path, file: Path | None) -> tuple[Path, Path, Mapping[str, 
     if manifest.files and not folder.is_dir():
         folder = Path()  # begun on another machine: relative paths are now those of this folder
     elif not (folder.is_dir() and os.access(folder, os.X_OK)):
-        raise InputError(f"{run} was begun in {folder}: No such file or directory")
+        raise InputError(f"{run} was started in {folder}: No such file or directory")
     return file, folder, program.get("options", {})
 
 

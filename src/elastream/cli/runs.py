@@ -33,9 +33,7 @@ At = Annotated[
     typer.Option("--address", parser=lambda text: Listen().read("--address", text), metavar="[HOST:]PORT",
                  help="Where to listen. The host of a bare port is 127.0.0.1. Default: a free port."),
 ]  # fmt: skip
-Token = Annotated[
-    bool, typer.Option("--token/--no-token", help="Admit only who has the token that is printed with the address.")
-]
+Token = Annotated[bool, typer.Option("--token/--no-token", help="Require the token that is printed with the address.")]
 # Figures of a run's folder that cannot be read.
 UNREAD: dict[str, Any] = {
     "dataflow": "", "state": "unreadable", "since": None, "cost": math.nan, "currency": "", "in_time": math.nan
@@ -133,7 +131,8 @@ def report(run: Recorded, output: Output = None, open_it: Open = False, as_json:
 def serve(runs: Runs, address: At = None, token: Token = True) -> None:
     """Show live or ended runs on a page: the dataflow, hosts, decisions and what other fleets would cost.
 
-    It reads the folders alone, so it costs the runs nothing. Who sees the page can pause a run, drain hosts and set bounds.
+    It only reads the folders, so it costs the runs nothing. Everyone who sees the page can pause a run, drain hosts and set
+    bounds.
     """
     from elastream.dashboard.page.serving import serve as serve_page
 

@@ -165,7 +165,7 @@ def hosts_from(
 
     options = {"--shapes": shapes, "--region": region, "--billing": unit, "--minimum": minimum}
     if prices is None and (named := [name for name, value in options.items() if value is not None]):
-        raise InputError(f"{named[0]} is about a price list: give one with --prices")
+        raise InputError(f"{named[0]} applies to a price list: give one with --prices")
     if prices is not None:
         billing = Billing(1.0 if unit is None else unit, 60.0 if minimum is None else minimum)
         return read_prices(prices, only=names, region=region, billing=billing, shapes=shapes)

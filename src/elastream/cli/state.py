@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 
 Place = Annotated[Path, typer.Argument(metavar="PLACE", help="Folder of a run, or a query's checkpoint.")]
 Partitions = Annotated[int, typer.Option("--partitions", metavar="NUMBER", help="State partitions from now on.")]
-Skip = Annotated[
-    bool, typer.Option("--skip-open-batch", help="Let the records of a batch that was cut off come again in the next one.")
-]
+Skip = Annotated[bool, typer.Option("--skip-open-batch", help="Repeat the records of a cut-off batch in the next one.")]
 MOST_CORES = 4
 # Files of a query that ran without this package have checksums beside them, which Spark's own file manager keeps right.
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
@@ -50,9 +48,9 @@ def state(place: Place, as_json: AsJson = False) -> None:
 def repartition(context: typer.Context, place: Place, partitions: Partitions, skip_open_batch: Skip = False) -> None:
     """Change the number of state partitions of a run or a stopped query, by Spark 4.2 or newer, for RocksDB.
 
-    It changes whole or not at all. A live run pauses for it; ending this command withdraws the request. Of a stopped query,
-    the checkpoint before stays beside. If a batch was cut off, --skip-open-batch lets its records come again: the sink must
-    tolerate repeated ones, as updated results do.
+    The change is atomic. A live run pauses for it; ending this command withdraws the request. A stopped query's old
+    checkpoint is kept. If a batch was cut off, --skip-open-batch repeats its records in the next one: the sink must
+    tolerate duplicates, as updated results do.
     """
     from elastream.api.folder import PARTITIONS
     from elastream.checkpoints.repartition import Repartitioned, check_release, states_to_change, undo
@@ -94,7 +92,7 @@ def repartition(context: typer.Context, place: Place, partitions: Partitions, sk
             typer.echo(
                 f"{query}{counted(done.rows, 'row')} of state, equal before and after, in {counted(done.new, 'partition')} "
                 f"({done.old} before), in {done.seconds:.1f} s (predicted: {done.predicted.text}); "
-                f"the checkpoint before is {done.before}"
+                f"the old checkpoint is {done.before}"
             )
         if is_run:
             manifest = read_manifest(directory)

@@ -246,7 +246,7 @@ class ExecutorProvider(Provider):
             beyond, self._fenced = [*self._fenced, *beyond], {}
         for executor in beyond:
             log.warning(
-                "executor %s came without a request, in place of one that was lost or withdrawn: given back", executor
+                "executor %s came without a request, in place of one that was lost or withdrawn: released", executor
             )
             self._surplus.add(executor)
             if self._withdrawn:

@@ -47,7 +47,7 @@ class Kubernetes(executors.ExecutorCloud):
         if not self.namespace:
             raise CloudError("a namespace of Kubernetes has a name")
         if self.master and (not self.master.startswith(SCHEME) or urlsplit(self._server).hostname is None):
-            raise CloudError(f"{self.master!r} is no API server: its URL is {SCHEME}https://HOST:PORT")
+            raise CloudError(f"{self.master!r} is not an API server: its URL is {SCHEME}https://HOST:PORT")
         executors.ExecutorCloud.__post_init__(self)
 
     @property

@@ -61,13 +61,13 @@ def check_notices(template: str) -> None:
     try:
         names = {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
     except ValueError as error:
-        raise CloudError(f"notices: {template!r} is no path or URL ({error})") from None
+        raise CloudError(f"notices: {template!r} is not a path or URL ({error})") from None
     if unknown := sorted(names - set(PLACEHOLDERS)):
         raise CloudError(f"notices: {template!r} has {{{unknown[0]}}}; there are {{host}} and {{address}}")
     if not names:
         raise CloudError(f"notices: {template!r} names no host: write {{host}} or {{address}} where it stands")
     if "://" in template and urlsplit(template).scheme not in ("file", "http", "https"):
-        raise CloudError(f"notices: {template!r} is no path and no file, http or https URL")
+        raise CloudError(f"notices: {template!r} is neither a path nor a file, http or https URL")
 
 
 def read_notice(location: str) -> str:

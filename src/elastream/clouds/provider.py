@@ -354,7 +354,7 @@ def as_cloud(cloud: Cloud | SupportsOpen) -> Cloud:
         return cloud
     if ignored := [name for name in ("min_hosts", "stabilization_down") if getattr_static(cloud, name, None) is not None]:
         kind = type(cloud).__name__
-        raise InputError(f"{kind} has {ignored[0]!r} and is no elastream Cloud: derive the class from it", ("cloud",))
+        raise InputError(f"{kind} has {ignored[0]!r} and is not an elastream Cloud: derive the class from it", ("cloud",))
     return PlainCloud(cloud)
 
 
@@ -372,7 +372,7 @@ def lacks_as_provider(candidate: Any) -> str:
         return ""
     members = ["terms", *(name for name in vars(Provider) if not name.startswith("_"))]
     missing = [name for name in members if getattr_static(candidate, name, None) is None]
-    return f"{type(candidate).__name__} is no provider of hosts: it has no {', '.join(missing)}" if missing else ""
+    return f"{type(candidate).__name__} is not a provider of hosts: it has no {', '.join(missing)}" if missing else ""
 
 
 # Half a core and 1,000 MB for one task, billed per 30 s, so that a demonstration of minutes sees leases end.

@@ -43,7 +43,7 @@ class Standalone(executors.ExecutorCloud):
 
     def __post_init__(self) -> None:
         if not self.master.startswith(SCHEME) or not self.master.removeprefix(SCHEME):
-            raise CloudError(f"{self.master!r} is no Standalone master: its URL is {SCHEME}HOST:PORT")
+            raise CloudError(f"{self.master!r} is not a Standalone master: its URL is {SCHEME}HOST:PORT")
         executors.ExecutorCloud.__post_init__(self)
 
     @property

@@ -90,7 +90,7 @@ def resource_managers(environment: Mapping[str, str]) -> Sequence[tuple[str, int
     except OSError as error:
         raise EnvironmentProblem(f"{file} cannot be read: {error.strerror}") from None
     except ElementTree.ParseError as error:
-        raise EnvironmentProblem(f"{file} is no XML: {error}") from None
+        raise EnvironmentProblem(f"{file} is not XML: {error}") from None
     if properties.get("yarn.resourcemanager.ha.enabled", "").lower() == "true":
         return ()
     host = properties.get("yarn.resourcemanager.hostname") or "0.0.0.0"

@@ -137,7 +137,7 @@ def batch_stalled(action: Action, plan: _Plan) -> str:
     working = isinstance(action, DrainHost | ReleaseHost) and plan.state(action.host) is HostState.RUNNING
     for query, seconds in plan.observation.stalled.items() if working else ():
         so_far = format_duration(round(seconds))
-        return f"no batch of {query!r} has ended for {so_far}: what its hosts are needed for is unknown"
+        return f"no batch of {query!r} has ended for {so_far}: the need for its hosts is unknown"
     return ""
 
 
@@ -162,7 +162,7 @@ def lateness_remark(observation: Observation, plan: Plan) -> str:
     target, latency = observation.context.target_latency, observation.latency().value
     if not observation.late or target is None or latency is None:
         return ""
-    return f"records take {format_duration(latency)}, and {format_duration(target)} is the target"
+    return f"records take {format_duration(latency)}, above the target of {format_duration(target)}"
 
 
 def out_of_bounds(action: Action, plan: _Plan) -> str:
@@ -230,7 +230,7 @@ class BackOff:
     _failures: dict[Hashable, tuple[int, float, str]] = field(default_factory=dict)
 
     def refusal(self, action: Action, now: float, *, vital: bool = False) -> str:
-        """Return why `action` must wait, or "". A `vital` one is never given up."""
+        """Return why `action` must wait, or "". A `vital` action is never given up."""
         count, last, reason = self._failures.get(action.failure_key, (0, 0.0, ""))
         rest = self.first * 2**self.attempts if vital else self.rest
         if count >= self.attempts and now < last + rest:

@@ -15,7 +15,7 @@ from elastream.recording.code_log import CodeLog
 class LoopExtension:
     """Feature in every round; does nothing by default.
 
-    A round calls `observed`, `urgent`, and `proposals` if it plans. Faults sound in `alarms` and are never raised.
+    A round calls `observed`, `urgent`, and `proposals` if it plans. Faults go to `alarms` and are never raised.
     """
 
     def observed(self, observation: Observation, alarms: Alarms) -> Observation:
@@ -30,7 +30,7 @@ class LoopExtension:
 
 
 def required_switches(observation: Observation, planned: Iterable[Action], by: str) -> list[Action]:
-    """Return switches away from what decisions of `by` forbid and `planned` leaves.
+    """Return switches away from variants that decisions of `by` forbid and `planned` keeps.
 
     The allowed target of highest known value wins.
     """
@@ -100,7 +100,7 @@ CODE = "elastream update"
 
 
 class CodeExtension(LoopExtension):
-    """Proposes the newest version of the operators' code in `log` until it is requested."""
+    """Proposes the newest version of the operators' code in `log` until requested."""
 
     def __init__(self, log: CodeLog) -> None:
         self._log = log

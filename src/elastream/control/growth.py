@@ -1,7 +1,7 @@
 """Forecast of state that grows until executors are full, and its alarm.
 
-State of most queries rises and falls: with the day, with windows that end, with collections. So only what both the
-lowest and the highest values of long windows gain counts as growth.
+State of most queries rises and falls: with the day, with windows that end, with collections. So only a rise of both the
+lowest and the highest values of long windows counts.
 """
 
 import math
@@ -55,7 +55,7 @@ class StateGrowth:
         return True
 
     def full_in(self, room: float) -> float:
-        """Return the seconds until the state has grown by `room` MB, 0 in the last tenth; inf beyond the horizon."""
+        """Return the seconds until the state grows by `room` MB, 0 in the last tenth; inf beyond the horizon."""
         age = self._times[-1] - self._first
         if (1 - RESERVE) * room <= RESERVE * self._high[-1]:  # never true of endless room
             return 0.0

@@ -51,7 +51,7 @@ class GuardExtension(LoopExtension):
         try:
             self._evaluator.update(observation.time, signals)
         except Exception as error:
-            message = f"the guards failed, what they said last stays in force: {in_one_line(error)}"
+            message = f"the guards failed, their last decisions stay in force: {in_one_line(error)}"
             alarms.sound(EVALUATION_ALARM, message, error)
         else:
             alarms.clear(EVALUATION_ALARM)

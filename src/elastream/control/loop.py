@@ -70,8 +70,8 @@ class Loop:
         limit: Time of the stop (seconds).
         to_the_limit: True: continue after the load until the limit.
         remarks: For people, shown with the first decision.
-        figures: False: decisions carry no figures of their observations, and are not completed with later ones.
-        roll_back: False: the policy's decisions stay, also bad ones.
+        figures: False: decisions carry neither figures of their observations nor later ones.
+        roll_back: False: bad decisions of the policy stay.
     """
 
     def __init__(  # noqa: PLR0913
@@ -209,7 +209,7 @@ class Loop:
             else:
                 self._plan(observation)
         except Exception as error:
-            message = f"the controller failed, what runs goes on as planned last: {in_one_line(error)}"
+            message = f"the controller failed, queries continue under the last plan: {in_one_line(error)}"
             self._fault(ROUND_ALARM, message, error)
             self._alarms.sound(ROUND_ALARM, message, error)
         else:
@@ -235,7 +235,7 @@ class Loop:
             self._fault("plant", f"observation failed: {message}", error)
             if self._failed_observations == FAILED_OBSERVATIONS_LIMIT:
                 failures = f"{FAILED_OBSERVATIONS_LIMIT} observations in a row failed"
-                message = f"{failures}, what runs goes on as planned last: {message}"
+                message = f"{failures}, queries continue under the last plan: {message}"
                 self._alarms.sound(OBSERVATION_ALARM, message, error)
             if self._failed_observations >= FAILED_OBSERVATIONS_LIMIT:
                 unseen = self._unseen()
@@ -291,7 +291,7 @@ class Loop:
         }
 
     def _unanswered_lateness(self, observation: Observation, plan: Plan) -> str:
-        """Return a remark if lateness grows for LATENESS_GRACE_S without act or explanation, or ""."""
+        """Return a remark if lateness grows for LATENESS_GRACE_S without action or explanation, or ""."""
         late = "" if observation.explanations else lateness_remark(observation, plan)
         waits, now = observation.backlog, observation.time
         if not late or observation.coming or any(action.relieves for action in self._under_way):
@@ -381,7 +381,7 @@ class Loop:
 
     def _tell_of_waiting(self, decided: Iterable[Proposal]) -> None:
         if any(rule_of(each.refused) == APPROVAL for each in decided):
-            self._alarms.sound(APPROVAL_ALARM, "a lease waits until someone agrees on the live page")
+            self._alarms.sound(APPROVAL_ALARM, "a lease waits until someone approves it on the live page")
         else:
             self._alarms.clear(APPROVAL_ALARM)
 

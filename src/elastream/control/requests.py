@@ -81,7 +81,7 @@ class RequestExtension(LoopExtension):
                 self._refuse_at = now + FIRST_BATCH_S
 
     def _check_approval(self, observation: Observation) -> None:
-        """End an approval once the cost was above the run's own limit and is not any more, or if it is not used."""
+        """End an approval once the cost has exceeded the run's own limit and fallen again, or if unused."""
         if not self._approved:
             return
         cost = math.fsum(lease.type.price_rate for lease in staying(observation).values())
@@ -106,7 +106,7 @@ class RequestExtension(LoopExtension):
         return news
 
     def proposals(self, observation: Observation, planned: Sequence[Action], alarms: Alarms) -> Sequence[Proposal]:
-        """Return drains until in force, at most for `PATIENCE_S`, those of hosts above a bound, and a new repartition."""
+        """Return drains until in force, for at most `PATIENCE_S`, drains of hosts above a bound, and a new repartition."""
         leases, now = observation.leases, observation.time
         running = [host for host, lease in leases.items() if lease.state is HostState.RUNNING]
         if self._directory.is_paused:

@@ -5,8 +5,9 @@ load. The objective is latency against its target, then cost per record: its cor
 stay as in the last rounds, unless the policy predicts a longer latency. A switch predicts the cores of its alternates, a
 lease the declared speed of its type. The usual error is a robust scale of earlier errors. Unknown figures are never worse.
 
-A refusal lasts `FIRST_REFUSAL_S`, and twice as long if the action is undone again soon; one to remove hosts ends early if
-the load changes or a host is lost. Another type is leased in place of a refused lease. Refusals survive a resumed run.
+A refusal lasts `FIRST_REFUSAL_S`, and twice as long if the action is undone again soon; a refusal to remove hosts ends
+early if the load changes or a host is lost. Another type is leased in place of a refused lease. Refusals survive a resumed
+run.
 """
 
 import math
@@ -203,7 +204,7 @@ class Trial:
         level: Mean rate before `begun` (records/s); NaN if unknown.
         band: Usual change of the rate (difference of logarithms); inf if unknown.
         begun: Time of its first effect, or of its last lease; inf before.
-        since: Time from which all actions are in force; inf before.
+        since: Time at which all actions are in force; inf before.
         rates: Number and sum of the rates from `begun` on.
         fresh: True if a micro-batch begun under it was committed since the last evidence, or there are none.
         changed: True if something else changed.
@@ -328,8 +329,8 @@ class RollBack:
     """Trials of the decisions of one run, with undos of bad ones.
 
     Args:
-        entries: Entries of the journal, which hold what was undone earlier.
-        active: False: judge and refuse nothing.
+        entries: Entries of the journal, with earlier undos.
+        active: False: no trials and no refusals.
     """
 
     def __init__(self, entries: Iterable[Entry], *, active: bool = True) -> None:
@@ -485,7 +486,7 @@ class RollBack:
         if math.isinf(trial.since):
             return Evidence.UNKNOWN, ""
         if _worse(now.cores, trial.predicted.cores, trial.usual.cores):
-            why = f"a record needs {now.cores:.3g} core-seconds, {trial.predicted.cores:.3g} were predicted"
+            why = f"a record needs {now.cores:.3g} core-seconds, not the predicted {trial.predicted.cores:.3g}"
             return Evidence.WORSE, why
         if slow := self._slow(trial, observation):
             return Evidence.WORSE, slow
@@ -499,7 +500,7 @@ class RollBack:
             if now.latency < RECOVERING * trial.last:
                 return Evidence.UNKNOWN, ""
             expected = format_duration(trial.predicted.latency)
-            return Evidence.WORSE, f"records take {format_duration(now.latency)}, {expected} were predicted"
+            return Evidence.WORSE, f"records take {format_duration(now.latency)}, not the predicted {expected}"
         lasts = trial.rounds + 1 >= TRIAL_ROUNDS and observation.time - trial.since >= 2 * (target or 0.0)
         return (Evidence.LASTED if lasts else Evidence.AS_PREDICTED), ""
 

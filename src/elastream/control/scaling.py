@@ -78,7 +78,7 @@ class ScalingLimits:
             return f"stabilization_up: within the last {window} {counted(int(self.lowest), 'host')} sufficed"
         if rules.max_scale_up is not None and after >= self.base + (most := _part(rules.max_scale_up, self.base)):
             working = f"{counted(self.base, 'host')} work" + ("s" if self.base == 1 else "")
-            return f"max_scale_up: {working}, and at most {most} more may come before these do"
+            return f"max_scale_up: {working}, and at most {most} more may start at a time"
         return self._tolerated()
 
     def _too_few(self, adding: int, going: int) -> str:
@@ -90,14 +90,14 @@ class ScalingLimits:
             return f"stabilization_down: within the last {window} up to {counted(int(self.highest), 'host')} were wanted"
         if rules.scale_down_interval is not None and self.since < rules.scale_down_interval:
             every = format_duration(rules.scale_down_interval)
-            return f"scale_down_interval: hosts went {format_duration(self.since)} ago, and the next may after {every}"
+            return f"scale_down_interval: hosts went {format_duration(self.since)} ago, and the next may go after {every}"
         if rules.max_scale_down is not None:
             most = _part(rules.max_scale_down, self.base)
             if going + self.draining >= most:
                 return f"max_scale_down: at most {most} of {counted(self.base, 'host')} may go at a time"
         if rules.catch_up and self.waiting > rules.catch_up:
             takes, within = format_duration(self.waiting), format_duration(rules.catch_up)
-            return f"catch_up: what waits takes {takes} at the rate of processing, and is to take {within} at most"
+            return f"catch_up: the backlog takes {takes} to process, and at most {within} is allowed"
         return self._tolerated()
 
     def _tolerated(self) -> str:
@@ -105,7 +105,7 @@ class ScalingLimits:
         if tolerance is None or not self.there or not abs(self.recommended / self.there - 1) <= tolerance + ROUNDING:
             return ""
         there = counted(self.there, "host")
-        return f"tolerance: {self.recommended:.3g} hosts are wanted, {there} are there; that is within {tolerance:.0%}"
+        return f"tolerance: {self.recommended:.3g} hosts are wanted against {there} now, which is within {tolerance:.0%}"
 
 
 NO_LIMITS = ScalingLimits()
@@ -128,7 +128,7 @@ def approval_needed(action: LeaseHost, observation: Observation, granted: Sequen
     if hourly <= 3600 * most * (1 + ROUNDING):
         return ""
     cost = f"{counted(len(kinds), 'host')} would cost {money(hourly)}/h, above {money(3600 * most)}/h"
-    return f"{APPROVAL}: {cost}: someone must agree"
+    return f"{APPROVAL}: {cost}: someone must approve it"
 
 
 def staying(observation: Observation) -> dict[str, Lease]:
@@ -180,7 +180,7 @@ class Scaling:
         first: bool = False,
         needed: int = 0,
     ) -> ScalingLimits:
-        """Return the limits of a round. `recommended` None: it follows from `actions`; `needed`: hosts for state."""
+        """Return the limits of a round. `recommended` None: derived from `actions`; `needed`: hosts for state."""
         rules, now = self.rules, observation.time
         there = len(observation.usable) + len(observation.coming)
         recommendation = self._follow(tuple(actions), recommended, observation, there, first)
@@ -300,7 +300,7 @@ class BudgetAccount:
         if max(here, later) <= self._amount * (1 + ROUNDING):
             return ""
         hosts, when = counted(len(leased), "host"), "this" if here >= later else "a whole"
-        return f"{hosts} would cost {money(max(here, later))} in {when} {per}, and {money(self._amount)} may be spent"
+        return f"{hosts} would cost {money(max(here, later))} in {when} {per}, and the budget is {money(self._amount)}"
 
     def _start(self, now: float) -> float:
         return math.floor(now / self._period) * self._period

@@ -37,10 +37,10 @@ BY = "memory"
 
 
 class StateHosts(LoopExtension):
-    """Leases a host before state fills those that are there, and moves state off nearly full ones.
+    """Leases a host before state fills the present ones, and moves state off nearly full ones.
 
     Attributes:
-        needed: Hosts that the state needs; 0 if those that are there suffice, or none can help.
+        needed: Hosts that the state needs; 0 if the present ones suffice, or none can help.
     """
 
     def __init__(self) -> None:
@@ -141,7 +141,7 @@ def _empty(use: MemoryUse, observation: Observation) -> bool:
 
 
 def _cheapest(use: MemoryUse, lack: Fit, observation: Observation) -> HostType | None:
-    """Return the type with the lowest price of room for what lacks; None if none has room."""
+    """Return the type with the lowest price of room for the state without room; None if none has room."""
     growing = observation.growth.get(use.kind, 0.0) > 0
     rows, offers = _rows(observation), []
     for kind in observation.context.leasable.values():

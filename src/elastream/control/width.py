@@ -22,7 +22,7 @@ class WidthHistory:
     """Episodes in which the number of state partitions kept records late.
 
     Attributes:
-        since: Begin of the first (seconds), without a gap of a day since; NaN without any.
+        since: Start of the first (seconds), without a gap of a day since; NaN without any.
         reason: Sentence about the last one.
     """
 

@@ -146,7 +146,7 @@ class Action(ABC):
         return ""
 
     def is_waiting(self, observation: Observation) -> bool:
-        """Return True if it comes into force later, however late, such as with the next batch."""
+        """Return True if it takes effect later, however late, such as with the next batch."""
         return False
 
     def start_time(self, context: Context) -> float:
@@ -154,7 +154,7 @@ class Action(ABC):
         return 0.0
 
     def progress(self, observation: Observation, before: Mapping[str, Lease]) -> Outcome | None:
-        """Return DONE if an accepted action is in force, FAILED if it cannot be, None in progress.
+        """Return DONE if an accepted action is in force, FAILED if it cannot be, None if in progress.
 
         Args:
             before: Leases of the last observation, which distinguish a lost host from one that never came.
@@ -170,7 +170,7 @@ class Action(ABC):
 def _lost(host: str, last: Lease | None) -> str:
     if last is None or last.state is not HostState.REQUESTED:
         return f"host {host} was lost" if last is not None else f"host {host} is not leased"
-    return f"host {host} was requested and did not come" + (f": {last.note}" if last.note else "")
+    return f"host {host} was requested and never came up" + (f": {last.note}" if last.note else "")
 
 
 # -- switches: all of one plan take effect as one composition ----------------------------------------------------------
@@ -206,7 +206,7 @@ class Switch(Action):
         return self.refusal(context.graph)
 
     def already_in_force(self, observation: Observation) -> str:
-        return "it runs so already" if self.part_of(observation.composition) else ""
+        return "it is running already" if self.part_of(observation.composition) else ""
 
     def in_force(self, observation: Observation) -> bool:
         """Return True if the last committed batch of each of its queries ran under the switch.
@@ -309,7 +309,7 @@ class SwitchEdge(Switch):
         return standings[self.choice].refusal(self.target) if self.choice in standings else ""
 
     def already_in_force(self, observation: Observation) -> str:
-        return "it is sent there already" if self.part_of(observation.composition) else ""
+        return "records go there already" if self.part_of(observation.composition) else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -728,7 +728,7 @@ class ReleaseHost(HostAction):
 
     def already_in_force(self, observation: Observation) -> str:
         leaving = self.state(observation) is HostState.RELEASING
-        return f"host {self.host} is on its way out" if leaving else ""
+        return f"host {self.host} is leaving already" if leaving else ""
 
     def in_force(self, observation: Observation) -> bool:
         return self.host not in observation.leases
@@ -832,7 +832,7 @@ def malformed(value: object) -> str:
     A malformed one, such as a list for a tuple, would fail much later.
     """
     if type(value) not in _FIELDS:
-        return ", which is no action"
+        return ", which is not an action"
     for name, form in _FIELDS[type(value)].items():  # type: ignore[index]
         if not form.fits(part := getattr(value, name)):
             text = repr(part)

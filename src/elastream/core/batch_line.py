@@ -19,8 +19,8 @@ class BatchLine:
     """A line through batches.
 
     Attributes:
-        fixed, each: Seconds of a batch without work, and more a unit of it.
-        separable: False if all batches had about as much work, so that `fixed` is an assumption.
+        fixed, each: Seconds of a batch without work, and per unit of work.
+        separable: False if all batches had similar work, so `fixed` is an assumption.
     """
 
     fixed: float
@@ -29,7 +29,7 @@ class BatchLine:
 
     @classmethod
     def of(cls, work: Floats, seconds: Floats, assumed: float) -> "BatchLine":
-        """Fit the line. assumed: fixed seconds of batches that do not tell."""
+        """Fit the line. assumed: fixed seconds if the batches do not show them."""
         low, high = np.quantile(work, (0.1, 0.9))
         if high >= ALIKE * low:
             return cls(*line_through(work, seconds))

@@ -72,15 +72,15 @@ def check_consistency(layout: Layout, consistency: Consistency) -> None:
         if edge.durable == "kafka":
             raise DataflowError(
                 f"dataflow {graph.name!r}: consistency {str(consistency)!r} needs durable edges of files, and the edge "
-                f"{edge.source} -> {edge.target} is a Kafka topic, whose records do not tell their version: make it "
+                f"{edge.source} -> {edge.target} is a Kafka topic, whose records carry no version: make it "
                 "'parquet', or use 'batch'",
                 AT,
             )
     for source in graph.sources:
         if consistency is Consistency.DRAIN and source.load is None:
             raise DataflowError(
-                f"dataflow {graph.name!r}: consistency 'drain' holds sources back, and the source {source.name!r} has no "
-                "load of ours: Spark reads it on; use 'wave' or 'batch'",
+                f"dataflow {graph.name!r}: consistency 'drain' stops sources, and the source {source.name!r} has no "
+                "declared load, so Spark keeps reading it; use 'wave' or 'batch'",
                 AT,
             )
     if consistency is Consistency.WAVE:
@@ -88,7 +88,7 @@ def check_consistency(layout: Layout, consistency: Consistency) -> None:
 
 
 def _check_merges(layout: Layout) -> None:
-    """Reject a merge that waits for an edge that cannot announce a version: a foreign source."""
+    """Reject a merge that waits for an edge from a source that cannot announce a version."""
     graph, tells = layout.graph, dict[str, bool]()
     for segment in layout.segments:
         upstream = {edge: layout.stage_of[edge.source].segment for edge in segment.inputs}
@@ -96,7 +96,7 @@ def _check_merges(layout: Layout) -> None:
         if mute and len(upstream) > 1:
             raise DataflowError(
                 f"dataflow {graph.name!r}: consistency 'wave' cannot merge {mute[0].source!r} with others over durable "
-                "edges: it comes from a source without a load of ours, which passes on no version while it has no records, "
+                "edges: it comes from a source without a declared load, which forwards no version while it has no records, "
                 "and the others would wait for it; use 'batch'",
                 AT,
             )

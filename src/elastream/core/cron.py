@@ -1,4 +1,4 @@
-"""Minutes that cron expressions of five fields match, by the clock on the wall."""
+"""Minutes that cron expressions of five fields match, by the wall clock."""
 
 from datetime import datetime, timedelta, tzinfo
 
@@ -7,19 +7,19 @@ FIELDS_OF_CRON = 5
 
 
 def cron_problem(expression: str) -> str:
-    """Return why `expression` is no cron expression, as a sentence, or ""."""
+    """Return why `expression` is not a cron expression, as a sentence, or ""."""
     from cronsim import CronSim, CronSimError
 
     problem = ""
     if not isinstance(expression, str) or len(expression.split()) != FIELDS_OF_CRON:
-        problem = "it has not five fields"
+        problem = "it does not have five fields"
     else:
         try:
             CronSim(expression, datetime.now())
         except CronSimError as error:
             problem = str(error)
     fields = "minute, hour, day of the month, month, day of the week"
-    return f"{expression!r} is no cron expression ({problem}): {fields}" if problem else ""
+    return f"{expression!r} is not a cron expression ({problem}): {fields}" if problem else ""
 
 
 def matches(expression: str, epoch: float, zone: tzinfo | None) -> bool:

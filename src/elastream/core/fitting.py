@@ -63,7 +63,7 @@ def check_signal_names(graph: Graph) -> None:
             fail(
                 graph,
                 f"a signal cannot be called {sink.writes.name!r}: that is a metric of the whole dataflow, which guards "
-                f"read by this name; call it otherwise, such as '{sink.writes.name}_seen'",
+                f"read by this name; rename it, for example to '{sink.writes.name}_seen'",
                 sink.name,
                 "signal",
             )
@@ -139,8 +139,8 @@ def _few_partitions(partitions: int, max_hosts: int) -> str:
     if partitions >= max_hosts:
         return ""
     return (
-        f"{counted(partitions, 'state partition')} for up to {counted(max_hosts, 'host')} (max_hosts): beyond "
-        f"{counted(partitions, 'host')} others hold no state; give more state_partitions or fewer hosts"
+        f"{counted(partitions, 'state partition')} for up to {counted(max_hosts, 'host')} (max_hosts): hosts "
+        f"beyond {partitions} hold no state; give more state_partitions or fewer hosts"
     )
 
 
@@ -172,7 +172,7 @@ def check_service_levels(layout: Layout, types: Iterable[HostType], target_laten
         least = _least(operator) / speed
         if operator.max_duration is not None and least > operator.max_duration:
             raise DataflowError(
-                f"operator {operator.name!r} works {format_duration(least)} on a record, on the fastest host, and may take "
+                f"operator {operator.name!r} needs {format_duration(least)} for a record on the fastest host, and may take "
                 f"{format_duration(operator.max_duration)} (`max_duration`): no number of hosts can keep that",
                 ("operators", operator.name, "max_duration"),
             )
@@ -189,7 +189,7 @@ def check_service_levels(layout: Layout, types: Iterable[HostType], target_laten
         if least > target_latency:
             batch = f", in micro-batches of {format_duration(overhead)} at least," if overhead else ""
             raise DataflowError(
-                f"a record of {source.name!r} takes {format_duration(least)}{batch} though it waits for nothing, and the "
+                f"a record of {source.name!r} takes {format_duration(least)}{batch} even without waiting, and the "
                 f"target latency is {format_duration(target_latency)} (`target_latency`): no number of hosts can keep that",
                 ("target_latency",),
             )

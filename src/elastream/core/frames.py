@@ -34,7 +34,7 @@ class Implausible(NamedTuple):
     value: float
 
     def __str__(self) -> str:
-        return f"{self.metric.replace('_', ' ')} of {self.row} is {self.value:g}, which cannot be: it is unknown"
+        return f"{self.metric.replace('_', ' ')} of {self.row} is {self.value:g}, which is impossible: it counts as unknown"
 
 
 def known_sum(values: Iterable[float]) -> float:

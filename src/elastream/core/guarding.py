@@ -23,7 +23,7 @@ class GuardDecision:
         """Return why nothing is allowed or known, or ""."""
         reasons = [f"the guard of {name} is unknown ({', '.join(missing)})" for name, missing in self.unknown.items()]
         if not self.allowed:
-            reasons.insert(0, f"no guard of {self.element} is active: what runs stays")
+            reasons.insert(0, f"no guard of {self.element} is active: the running variant stays")
         return "; ".join(reasons)
 
     def refusal(self, alternate: str) -> str:

@@ -223,8 +223,8 @@ class Lease:
         until: Time of release or loss, or None.
         note: Provider's reason for waiting, recall or loss; may be empty.
         refused: True if the provider refuses the request for now.
-        deadline: When its owner takes it away, or None.
-        fenced: True if it gets no more tasks: its drain cannot be cancelled.
+        deadline: Time at which its owner takes it away, or None.
+        fenced: True if it gets no more tasks, so its drain cannot be cancelled.
     """
 
     host: str

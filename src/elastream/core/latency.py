@@ -41,7 +41,7 @@ def basis_text(bases: Mapping[str, Basis]) -> str:
 
 
 def weakest(several: Iterable[Mapping[str, Basis]]) -> dict[str, Basis]:
-    """Return the least exact basis of each source: all that a figure over `several` may claim."""
+    """Return the least exact basis of each source, which a figure over `several` has."""
     rank = {basis: number for number, basis in enumerate(Basis)}
     result: dict[str, Basis] = {}
     for bases in several:
@@ -109,7 +109,7 @@ def share_within(level: float | None, oldest: float, newest: float) -> float:
 
     Args:
         level: seconds.
-        oldest: latency of its oldest record, its greatest one [s].
+        oldest: latency of its oldest record, the highest [s].
         newest: latency of its newest record [s].
     """
     if level is None or oldest <= level or newest > level:
@@ -178,7 +178,7 @@ def spread_figures(
 
 
 def mixture_quantile(q: float, weights: Floats, p50: Floats, p99: Floats) -> float:
-    """Return a quantile of a mixture of distributions of which median and 99th percentile are known; NaN if none is.
+    """Return a quantile of a mixture of distributions with known median and 99th percentile; NaN if none is known.
 
     Each distribution function is taken as linear from (0, 0) over (p50, 0.5) to (p99, 0.99), then 1. For one distribution,
     or equal ones, the result is exact at both quantiles.

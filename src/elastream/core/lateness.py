@@ -1,4 +1,4 @@
-"""Diagnosis of late queries: where the time of their micro-batches goes, and if more hosts help.
+"""Diagnosis of late queries: where the time of their micro-batches goes, and whether more hosts help.
 
 The longest part of a batch names the cause. More hosts shorten only tasks, and only if there are more tasks than slots.
 """
@@ -55,7 +55,7 @@ class Diagnosis:
         hosts_help: False if more hosts do not help.
         slots: Number of slots beyond which more do not help; 0 if unknown.
         sentence: The cause and what helps; empty before it is known.
-        measured: False if the source does not report what waits, so the latency is unknown.
+        measured: False if the source does not report its backlog, so the latency is unknown.
     """
 
     cause: Cause = Cause.UNKNOWN
@@ -74,7 +74,7 @@ class StageTimes:
         waited: Seconds that all tasks waited for shuffle blocks.
         shuffled: True if it reads a shuffle.
         python: True if its tasks hand records to Python, whose CPU time Spark does not count.
-        writes: True if that Python code gives nothing back, so that it only writes to a sink.
+        writes: True if that Python code returns nothing, so it only writes to a sink.
     """
 
     begun: float
@@ -202,17 +202,17 @@ def _medians(batches: Sequence[BatchTimes]) -> tuple[float, dict[Cause, float]]:
 
 
 def unjudged(query: str, limited: str) -> Diagnosis:
-    """Return the diagnosis of a query whose source limits its reads and does not report what waits."""
+    """Return the diagnosis of a query whose source limits its reads and does not report its backlog."""
     return Diagnosis(
         sentence=f"the latency of {query} is unknown: a batch reads at most {limited} of a source that does not report "
-        "what waits, so no host is given back",
+        "what waits, so no host is released",
         measured=False,
     )
 
 
 def _limit(query: str, traits: QueryTraits) -> Diagnosis:
     raised = f"raise {traits.option}" if traits.option else "raise the limit"
-    sentence = f"{query} is late, as a batch reads at most {traits.limited} of its source, and more wait: {raised}"
+    sentence = f"{query} is late because a batch reads at most {traits.limited} of its source while more wait: {raised}"
     return _no_host_helps(Cause.LIMIT, sentence)
 
 
@@ -229,7 +229,7 @@ def _trigger(query: str, every: float, takes: float, target: float) -> Diagnosis
 
 
 def _of_tasks(claim: str, batches: Sequence[BatchTimes], traits: QueryTraits) -> Diagnosis:
-    """Return the cause that most of the stages' time has, with the usual longest stage of that cause as evidence."""
+    """Return the cause of most of the stages' time, with its usual longest stage as evidence."""
     slots, by_cause = traits.slots, dict[Cause, list[StageTimes]]()
     for batch in batches:
         for stage in batch.stages:
@@ -275,13 +275,13 @@ def _mean_of_others(stage: StageTimes) -> float:
 
 
 def _in_one_wave(stage: StageTimes, slots: int) -> bool:
-    """Return True if all tasks ran at once, so that the longest one set the time."""
+    """Return True if all tasks ran at once, so the longest one set the time."""
     return stage.tasks <= slots and stage.longest > LONG_SHARE * stage.seconds
 
 
 def _long_task(claim: str, stage: StageTimes, slots: int) -> Diagnosis:
     why = "a key with many records, or several" if stage.shuffled else "a part of its source with many records"
-    mend = "aggregate in part before that key" if stage.shuffled else "divide it into even parts"
+    mend = "pre-aggregate before that key" if stage.shuffled else "divide it into even parts"
     useful = math.ceil(stage.run / stage.longest)
     took, others = format_duration(stage.longest), format_duration(_mean_of_others(stage))
     sentence = (
@@ -306,7 +306,7 @@ def _waiting_tasks(claim: str, cause: Cause, stage: StageTimes, slots: int) -> D
 
 
 def more_partitions(*, shuffled: bool, function: bool) -> str:
-    """Return what gives a stage more tasks. In a function, Spark joins small partitions of a shuffle."""
+    """Return the setting that gives a stage more tasks. In a function, Spark joins small shuffle partitions."""
     if not shuffled:
         return "partitions of its source"
     how = "and spark.sql.adaptive.coalescePartitions.enabled=false" if function else "on a new checkpoint"
@@ -326,7 +326,7 @@ def _waits_for_slots(claim: str, stage: StageTimes) -> Diagnosis:
     mean, took = format_duration(stage.run / stage.tasks), format_duration(stage.seconds)
     sentence = (
         f"{claim} because its tasks wait for slots: they run {mean} on average and their stage takes {took}, as "
-        "where other jobs or queries use the slots (give those a scheduler pool of less weight)"
+        "when other jobs or queries use the slots (give those a scheduler pool of less weight)"
     )
     return Diagnosis(Cause.SLOTS, sentence=sentence)
 

@@ -7,9 +7,9 @@ T = TypeVar("T")
 
 
 class once(Generic[T]):
-    """`functools.cached_property` without its lock, which takes longer than most of what a round computes once.
+    """`functools.cached_property` without its lock, which takes longer than most values that a round computes.
 
-    Python 3.12 has removed the lock.
+    Python 3.12 removed the lock.
     """
 
     def __init__(self, function: Callable[[Any], T]) -> None:

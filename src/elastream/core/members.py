@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 else:
 
     class overridable:
-        """A property without a setter that does not get in the way of fields.
+        """A property without a setter that fields can override.
 
-        `property` does: a dataclass takes an inherited one for the default of a field of that name, and refuses to set the
-        attribute.
+        A `property` prevents that: a dataclass takes an inherited one for the default of a field of that name, and refuses
+        to set the attribute.
         """
 
         def __init__(self, get: Callable[[Any], Any]) -> None:

@@ -1,4 +1,4 @@
-"""Memory that state takes on hosts, and whether the hosts that remain can hold it."""
+"""Memory of state on hosts, and checks that remaining hosts can hold it."""
 
 import math
 from bisect import bisect_left
@@ -110,7 +110,7 @@ def until_help(observation: Observation) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Whether state in one kind of memory fits on hosts.
+    """Fit of state on hosts in one kind of memory.
 
     Attributes:
         need: Memory used with all state (MB).
@@ -118,7 +118,7 @@ class Fit:
         stuck: State of the largest partition without room (MB); 0 if all fit.
         missing: State of all partitions without room (MB).
         staying: Part of `missing` on hosts that stay (MB).
-        seconds: Time until then; 0 without growth.
+        seconds: Forecast horizon; 0 without growth.
     """
 
     kind: str
@@ -188,7 +188,7 @@ def fits(
 def spill(sizes: Sequence[float], excess: float, least: float) -> Sequence[tuple[int, float]]:
     """Return positions and sizes of the smallest partitions that free a host of `excess` MB.
 
-    None leave if they do not free it of `least` MB: others than state fill it.
+    None leave if they do not free it of `least` MB: other memory fills it.
     """
     left, chosen = sorted((size, position) for position, size in enumerate(sizes) if size > 0), []
     while excess > 0 and left and math.fsum(sizes) >= least:
@@ -199,7 +199,7 @@ def spill(sizes: Sequence[float], excess: float, least: float) -> Sequence[tuple
 
 
 def shortage(observation: Observation, leaving: Collection[str]) -> str:
-    """Return why state would not fit once the hosts `leaving` are gone, or "". Unknown memory forbids nothing."""
+    """Return why state would not fit without the hosts `leaving`, or "". Unknown memory forbids nothing."""
     # A partition that already fits on no host is no reason to keep one.
     ahead = _growing_for(observation, KEEP_S)
     staying = {fit.kind: fit.staying for fit in fits(observation, ahead, RESERVE, partial=True)}
@@ -211,7 +211,7 @@ def shortage(observation: Observation, leaving: Collection[str]) -> str:
 
 
 class StateMoves:
-    """State that comes to each host less what leaves, by kind of memory."""
+    """State that arrives at each host minus what leaves, by kind of memory."""
 
     def __init__(self, observation: Observation) -> None:
         measured = any(not np.isnan(observation.operators.column(metric)).all() for metric in MEASURED)
@@ -259,7 +259,7 @@ class StateMoves:
 def _without_room(
     pieces: Collection[tuple[float, bool]], room: list[float], full: Collection[int]
 ) -> Sequence[tuple[float, bool]]:
-    """Return those `pieces` (MB, whether it stays) that do not fit if each goes, largest first, where most `room` is left.
+    """Return those `pieces` (MB, whether it stays) that do not fit if each moves, largest first, to the most `room`.
 
     full: Hosts that pieces leave. Only such pieces may use what becomes free there.
     """

@@ -69,7 +69,7 @@ class Metric(StrEnum):
     DURATION = (
         "duration",
         Quantity.SECONDS,
-        "Mean time of a record from being queued at the operator to having passed it.",
+        "Mean time of a record from entering the operator's queue to leaving the operator.",
     )
     DURATION_P50 = ("duration_p50", Quantity.SECONDS, "Median of `duration`.")
     DURATION_P99 = ("duration_p99", Quantity.SECONDS, "99th percentile of `duration`.")
@@ -103,17 +103,17 @@ class Metric(StrEnum):
     LATENCY_P50 = (
         "latency_p50",
         Quantity.SECONDS,
-        "Of the application: median time from a record being due to its result being committed.",
+        "Of the application: median time from a record's due time to the commit of its result.",
     )
     LATENCY_P99 = (
         "latency_p99",
         Quantity.SECONDS,
-        "Of the application: 99th percentile of the time from a record being due to its result being committed.",
+        "Of the application: 99th percentile of the time from a record's due time to the commit of its result.",
     )
     LATENCY = (
         "latency",
         Quantity.SECONDS,
-        "Of the application: mean time from a record being due to its result being committed.",
+        "Of the application: mean time from a record's due time to the commit of its result.",
     )
     THROUGHPUT = ("throughput", Quantity.RATE, "Of the application: records taken from its sources and committed.")
     COMPLIANCE = ("compliance", Quantity.FRACTION, "Share of the records that passed within the service level.")

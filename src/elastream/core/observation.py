@@ -310,7 +310,7 @@ class Context:
     Attributes:
         target_latency: Target latency (seconds), or None.
         limit: Name of the limit that sets `max_hosts`.
-        scarce: Names of host types whose leases failed several times in a row, for the time in which none is tried.
+        scarce: Names of host types whose leases failed several times in a row, while none is tried.
         capabilities: Names of actions that the plant can do (`"SetParallelism"`).
         scalable: Operators whose parallelism `SetParallelism` can change. On Spark, stateful stages have fixed tasks that
             `MoveTask` moves.
@@ -461,12 +461,12 @@ class Observation:
 
     @property
     def beyond_hosts(self) -> bool:
-        """Return True if records are late for causes that more hosts do not mend."""
+        """Return True if records are late for causes that more hosts cannot cure."""
         return bool(self.diagnoses) and not any(each.hosts_help for each in self.diagnoses.values())
 
     @property
     def unjudged(self) -> bool:
-        """Return True if nobody knows how late the records of a query are."""
+        """Return True if the lateness of a query's records is unknown."""
         return any(not each.measured for each in self.diagnoses.values())
 
     @property
@@ -572,7 +572,7 @@ class Observation:
 
     @property
     def recoverable(self) -> tuple[str, ...]:
-        """Return the draining hosts that nobody takes away, so that their drain can be cancelled."""
+        """Return the draining hosts that nobody takes away, whose drain can be cancelled."""
         return self._leased.recoverable
 
     @property

@@ -29,7 +29,7 @@ class Condition(StrEnum):
     SOURCES_COUNTED = "each source has a declared load, reads local files, or reports how far it is behind"
     NATIVE = "the operator is column expressions, or other DataFrame code"
     ONE_TO_ONE = "it is columns of each record, and none explodes a record into several"
-    INPUT_METERED = "the operators before it say what they emit"
+    INPUT_METERED = "the operators before it report their output"
     TASKS_FIXED = (
         "its number is set: of a source with a load, a durable edge or a keyed operator; or a Python function runs in it"
     )
@@ -57,8 +57,8 @@ class Condition(StrEnum):
     ON_ERROR = "an `on_error` other than `fail` is set"
     STANDBY = "copies of state are kept (`replicas`)"
     STATE_COMMITTED = "a batch is committed"
-    HEARTBEAT = "a heartbeat has come"
-    LIMITED = "something limits it"
+    HEARTBEAT = "a heartbeat has arrived"
+    LIMITED = "a limit is set"
     WATERMARK = "a query has a watermark"
     SNAPSHOTS_COUNTED = "RocksDB counts them"
     STATE_CHANGELOG = "its state store writes changes, in files that the driver can list"
@@ -169,7 +169,7 @@ _BY_STORE = "as its stores report"
 _HEARTBEAT = "newest heartbeat"
 _METER = "meter in the Python stage"
 _OWN = "meter in the Python stage, of its function alone, in the last batches in which it ran"
-_METER_AND_REST = "meter, and an equal part of what hosts use and no meter saw"
+_METER_AND_REST = "meter, plus an equal share of host CPU time that no meter saw"
 _TAKEN = "records taken by batches"
 _LATELY = "records of the batches of the last 10 s, at least two, over the time between them"
 _DUE = "commit at a sink less the moment at which the load made the record due"
@@ -182,7 +182,7 @@ _LONGEST = f"{_MEDIAN}; without a load at least the time since the batch under w
 _POLL = "upper bound, from the last poll that did not take the record to the commit"
 _COUNTED = "counted in the monitoring period"
 _SINCE_START = "counted since the start"
-_UPSTREAM = "what the operators before it emitted"
+_UPSTREAM = "records emitted by the operators before it"
 _AT_SINKS = "records that reached a sink in the monitoring period"
 _BY_COST = "as its operator's is counted; of several that run at once, in the ratio of their costs"
 _SPEED = (
@@ -203,17 +203,17 @@ PROMISES: Mapping[Metric, tuple[Promise, ...]] = {
     Metric.ARRIVAL_RATE: (
         _operator(
             DATAFLOW,
-            "the declared load now; without one, what came in the last 10 s, as far as the source shows it",
+            "the declared load now; without one, arrivals in the last 10 s, as far as the source reports them",
             SOURCE,
         ),
         _operator(DATAFLOW, _METER, TRANSFORM, Condition.PYTHON),
         _operator(DATAFLOW, _UPSTREAM, TRANSFORM, Condition.NATIVE, Condition.INPUT_METERED),
         _operator(DATAFLOW, _UPSTREAM, KEYED, Condition.INPUT_METERED),
         _operator(DATAFLOW, "records written to its durable edges", FED, Condition.DURABLE_INPUT),
-        _operator(WATCHED, f"{_LATELY}, and what it holds more, as far as it tells", SOURCE),
+        _operator(WATCHED, f"{_LATELY}, plus the growth of its backlog, if it reports one", SOURCE),
         _operator(UNCHAINED, _COUNTED, READING),
         _operator(CHAINED, _COUNTED, SOURCE),
-        _operator(CHAINED, "what its query's batches took", WORKING, Condition.STAGE_HEAD),
+        _operator(CHAINED, "records taken by its query's batches", WORKING, Condition.STAGE_HEAD),
         _application(ALL, "sum over the sources"),
     ),
     Metric.PROCESSED_RATE: (
@@ -242,7 +242,7 @@ PROMISES: Mapping[Metric, tuple[Promise, ...]] = {
         _operator(DATAFLOW, "due by the load and taken by no batch", SOURCE, Condition.DECLARED_LOAD),
         _operator(
             DATAFLOW,
-            "files that no batch has taken, by their sizes and the records per byte of those taken",
+            "files that no batch has taken, by size and records per byte of files taken",
             SOURCE,
             Condition.LOCAL_FILES,
         ),
@@ -272,7 +272,7 @@ PROMISES: Mapping[Metric, tuple[Promise, ...]] = {
         _operator(CHAINED, _COUNTED, READING, Condition.STAGE_HEAD),
         _alternate(DATAFLOW, _OWN, EVERY, Condition.PYTHON),
         _alternate(UNCHAINED, _BY_COST),
-        _alternate(CHAINED, "as declared or calibrated, on hosts as fast as those of the moment"),
+        _alternate(CHAINED, "as declared or calibrated, at the present speed of hosts"),
     ),
     Metric.SELECTIVITY: (
         _alternate(DATAFLOW, _OWN, EVERY, Condition.PYTHON),
@@ -290,7 +290,7 @@ PROMISES: Mapping[Metric, tuple[Promise, ...]] = {
         _operator(DATAFLOW, "as for `busy_cores`, over all usable cores", SOURCE, Condition.PYTHON_IN_QUERY),
         _operator(UNCHAINED, _COUNTED, WORKING),
         _operator(CHAINED, "its `busy_cores`, over all usable cores", READING, Condition.STAGE_HEAD),
-        _task(SPARK, "part of the time for which it kept a slot"),
+        _task(SPARK, "share of the time for which it kept a slot"),
         _task(UNCHAINED, _COUNTED),
         _task(CHAINED, "an equal part of its operator's `busy_cores`"),
     ),
@@ -299,7 +299,7 @@ PROMISES: Mapping[Metric, tuple[Promise, ...]] = {
         _operator(DATAFLOW, _METER_AND_REST, KEYED),
         _operator(DATAFLOW, _METER_AND_REST, SOURCE, Condition.PYTHON_IN_QUERY),
         _operator(WATCHED, "sum over its tasks", KEYED),
-        _operator(WATCHED, "an equal part of what executors use and no stage with state is charged with", SOURCE),
+        _operator(WATCHED, "an equal share of executor CPU time that no stage with state is charged with", SOURCE),
         _operator(UNCHAINED, _COUNTED, WORKING),
         _operator(CHAINED, "mean over the last 3 s", READING, Condition.STAGE_HEAD),
         _task(
@@ -355,7 +355,7 @@ PROMISES: Mapping[Metric, tuple[Promise, ...]] = {
     Metric.BANDWIDTH: (
         _host(SPARK, "sum of `traffic` over its links", EVERY, Condition.SHUFFLES),
         _host(SIMULATED, "emitted records by their size, between hosts", EVERY, Condition.RECORD_SIZES),
-        _link(DATAFLOW, "what the host's network is limited to", EVERY, Condition.HOST_NETWORKS),
+        _link(DATAFLOW, "the limit of the host's network", EVERY, Condition.HOST_NETWORKS),
         _link(
             SIMULATED,
             "as declared; under a trace as it is now, and only between hosts of neighbouring operators",
@@ -419,23 +419,23 @@ PROMISES: Mapping[Metric, tuple[Promise, ...]] = {
         _application(CHAINED, "median"),
     ),
     Metric.UPDATE_LATENCY: (
-        _application(DATAFLOW, "over the queries that hold what it changes", EVERY, Condition.COMPOSITION_CHANGED),
+        _application(DATAFLOW, "over the queries with changed operators", EVERY, Condition.COMPOSITION_CHANGED),
         _application(SIMULATED, "over all queries", EVERY, Condition.COMPOSITION_CHANGED),
     ),
     Metric.MIXED_RECORDS: (
         _application(
             DATAFLOW, "followed over durable edges by the batches that wrote them", EVERY, Condition.COMPOSITION_CHANGED
         ),
-        _application(SIMULATED, "counted at the change, of what is under way", EVERY, Condition.COMPOSITION_CHANGED),
+        _application(SIMULATED, "counted at the change, among records under way", EVERY, Condition.COMPOSITION_CHANGED),
     ),
     Metric.LEFT_OUT: (
-        _operator(DATAFLOW, "of committed batches, as their tasks told", WORKING, Condition.ON_ERROR),
+        _operator(DATAFLOW, "of committed batches, as their tasks report", WORKING, Condition.ON_ERROR),
         _application(DATAFLOW, "sum over the operators", EVERY, Condition.ON_ERROR),
     ),
     Metric.STATE_SIZE: (
         _operator(
             SPARK,
-            "files of its state partitions: the newest snapshot, and what was written since; an upper bound",
+            "files of its state partitions: the newest snapshot and later changes; an upper bound",
             KEYED,
             Condition.STATE_CHANGELOG,
         ),
@@ -456,7 +456,7 @@ PROMISES: Mapping[Metric, tuple[Promise, ...]] = {
     Metric.HEAP: (
         _host(
             SPARK,
-            "state, that on its way, and the least use beside it since the last full collection but one",
+            "state, arriving state, and the least other use since the second-last full collection",
             EVERY,
             Condition.HEARTBEAT,
         ),

@@ -72,7 +72,7 @@ def rates_over(
 def outputs_of(graph: Graph) -> tuple[str, ...]:
     """Return the operators through which records leave: sinks, except signals and empty branches.
 
-    Without any, return all sinks, or else the operators that feed none.
+    Without any, return all sinks, or else operators without successors.
     """
     sinks = [each for each in graph.sinks if not graph.empty(each.name)]
     written = [each.name for each in sinks if not isinstance(each.writes, DomainSignal)]

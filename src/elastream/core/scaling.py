@@ -70,23 +70,23 @@ class ScalingRules:
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, self._checked(name, _factor, value))
         if self.max_scale_up is not None and not 0 < self.max_scale_up < math.inf:
-            raise _wrong("max_scale_up", f"{self.max_scale_up:g} is no factor above 0; 1 allows twice the hosts")
+            raise _wrong("max_scale_up", f"{self.max_scale_up:g} is not a factor above 0; 1 allows twice the hosts")
         if self.max_scale_down is not None and not 0 < self.max_scale_down <= 1:
-            raise _wrong("max_scale_down", f"{self.max_scale_down:g} is no part above 0 and at most 1")
+            raise _wrong("max_scale_down", f"{self.max_scale_down:g} is not a share above 0 and at most 1")
         if self.tolerance is not None and not 0 <= self.tolerance < 1:
-            raise _wrong("tolerance", f"{self.tolerance:g} is no part of 0 or more and below 1")
+            raise _wrong("tolerance", f"{self.tolerance:g} is not a share of 0 or more and below 1")
 
     def _check_counts(self) -> None:
         for name in COUNTS:
             if (value := getattr(self, name)) is not None and not (type(value) is int and value >= 1):
-                raise _wrong(name, f"{value!r} is no whole number of hosts above 0")
+                raise _wrong(name, f"{value!r} is not a whole number of hosts above 0")
         if self.min_hosts is not None and self.max_hosts is not None and self.min_hosts > self.max_hosts:
             raise _wrong("min_hosts", f"{self.min_hosts} is more than max_hosts, {self.max_hosts}")
 
     def _check_money(self, name: str) -> None:
         if (value := getattr(self, name)) is None:
             return
-        message = f"{value!r} is no money per time; write it as '12/h' or '200/d'"
+        message = f"{value!r} is not money per time; write it as '12/h' or '200/d'"
         if not isinstance(value, str):
             raise _wrong(name, message)
         amount, per = self._checked(name, price_of, value)
@@ -174,7 +174,7 @@ def _per_time(text: str) -> tuple[float, float]:
 
 def _factor(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise InputError(f"{value!r} is no number")
+        raise InputError(f"{value!r} is not a number")
     return float(value)
 
 

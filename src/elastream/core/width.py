@@ -1,4 +1,4 @@
-"""The rule by which a run repartitions its state by itself, and the limit of the pause."""
+"""Rule by which a run repartitions its state automatically, and limit of the pause."""
 
 import math
 import time
@@ -66,7 +66,7 @@ class PauseLimit:
 
     Attributes:
         longest: Seconds.
-        withdrawn: Returns True once nobody wants it any more.
+        withdrawn: Returns True once the request is withdrawn.
         requested: True if a person wants it.
     """
 

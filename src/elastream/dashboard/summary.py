@@ -44,7 +44,7 @@ def print_summary(
     others = f"; {aside}" if (aside := savings_aside(figures)) else ""
     refused = counted(figures.refused, "proposal")
     rows += [
-        ("hosts", f"{figures.peak_hosts} at most, {figures.leases} leased, {figures.releases} given back{lost}"),
+        ("hosts", f"{figures.peak_hosts} at most, {figures.leases} leased, {figures.releases} released{lost}"),
         ("host-minutes", f"{figures.host_minutes:,.1f}"),
         ("cost", f"{costs_text(figures)}{others}"),
         ("decisions", f"{counted(figures.rounds, 'round')}, {counted(figures.moves, 'task')} moved, {refused} refused"),

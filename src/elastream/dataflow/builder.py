@@ -117,9 +117,11 @@ def alternates_of(
     """Return the operator's name and its alternates, or raise DataflowError."""
     several = isinstance(function, Sequence) and not isinstance(function, str)
     if isinstance(function, Sequence) and (not several or not all(isinstance(each, Alternate) for each in function)):
-        raise DataflowError(f"operator {name or form.value!r}: {function!r} is no function and no list of Alternate(...)")
+        raise DataflowError(
+            f"operator {name or form.value!r}: {function!r} is neither a function nor a list of Alternate(...)"
+        )
     if not several and not isinstance(function, Mapping) and not callable(function):
-        raise DataflowError(f"operator {name or form.value!r}: {function!r} is no function")
+        raise DataflowError(f"operator {name or form.value!r}: {function!r} is not a function")
     if isinstance(function, Mapping):
         function = [Alternate(label, each, form) for label, each in function.items()]
     if isinstance(function, Sequence):
@@ -128,7 +130,7 @@ def alternates_of(
             native = isinstance(each.function, natives.Native) or each.form not in (Form.NONE, form)
             if not native and not callable(each.function):
                 raise DataflowError(
-                    f"operator {chosen!r}: alternate {each.name!r} is {each.function!r}, which is no function"
+                    f"operator {chosen!r}: alternate {each.name!r} is {each.function!r}, which is not a function"
                 )
         return chosen, tuple(replace(each, form=form) if each.form is Form.NONE else each for each in function)
     label = getattr(plain(function), "__name__", form.value)
@@ -430,7 +432,7 @@ class Dataflow:
             instead = (
                 "use flow.from_dataframe(...)" if streams else "take one of elastream.io, or an object with schema and read"
             )
-            raise DataflowError(f"source {name!r}: {reads!r} is no source: {instead}")
+            raise DataflowError(f"source {name!r}: {reads!r} is not a source: {instead}")
         if isinstance(load, str):
             load = Constant(rate(load))
         if load is not None:
@@ -452,7 +454,7 @@ class Dataflow:
             timestamp: Column with the time at which a record originated, from which its latency counts.
         """
         if not callable(frame) and not getattr(frame, "isStreaming", False):
-            raise DataflowError(f"source {name!r}: {frame!r} is no streaming DataFrame, such as one of spark.readStream")
+            raise DataflowError(f"source {name!r}: {frame!r} is not a streaming DataFrame, such as one of spark.readStream")
         columns = schema or ("" if callable(frame) else frame.schema)
         return self.source(
             FrameSource(frame, ddl_of(columns, f"the schema of source {name!r}"), timestamp), name=name, **needs
@@ -645,7 +647,7 @@ class Stream:
             outer: True: an empty array gives a record, too.
         """
         if into is None and not (isinstance(column, str) and column.isidentifier()):
-            raise DataflowError(f"explode: {column!r} is no column's name: say into='...', the column of the element")
+            raise DataflowError(f"explode: {column!r} is not a column's name: say into='...', the column of the element")
         return self._native(natives.Explode(_expression(name, column), into or str(column), outer), name, needs)
 
     def union(self, *others: "Stream") -> "Stream":
@@ -781,7 +783,7 @@ class Stream:
                 f"dataflow {self._flow.name!r}: a loop of {times:,} rounds; {MAX_UNROLLED_ROUNDS:,} are the most"
             )
         if until is not None and not callable(until):
-            raise DataflowError(f"dataflow {self._flow.name!r}: a loop ends when {until!r}, which is no function")
+            raise DataflowError(f"dataflow {self._flow.name!r}: a loop ends when {until!r}, which is not a function")
         stream, finished = self, []
         for number in range(1, times + 1):
             stream = step(stream, number)
@@ -854,7 +856,7 @@ class Stream:
             spec = ForEachBatch(writes)
         else:
             raise DataflowError(
-                f"sink {name!r}: {writes!r} is no sink: take one of elastream.io, a function of a micro-batch and its "
+                f"sink {name!r}: {writes!r} is not a sink: take one of elastream.io, a function of a micro-batch and its "
                 "number, or an object with write"
             )
         self._flow.add(Operator(self._flow.free_name(name), Kind.SINK, writes=spec, cores=0.0), self.taps)
@@ -867,7 +869,7 @@ class Stream:
                 mode and trigger, and starts the query.
         """
         if not callable(writer):
-            raise DataflowError(f"sink {name!r}: {writer!r} is no function from a DataFrame to its writeStream")
+            raise DataflowError(f"sink {name!r}: {writer!r} is not a function from a DataFrame to its writeStream")
         self.sink(FrameSink(writer), name=name)
 
     def _tapped(self, **changes: Any) -> "Stream":

@@ -90,7 +90,7 @@ def _check_edges(graph: Parts) -> None:
                 "from",
             )
         if edge.choice is None and edge.value != 1.0:
-            fail(graph, f"the edge {way} has a value but is no branch: name its choice", edge.target, "from")
+            fail(graph, f"the edge {way} has a value but is not a branch: name its choice", edge.target, "from")
         ports[edge.source, edge.target] = edge.port
 
 
@@ -431,7 +431,7 @@ def _check_state(graph: Parts, operator: Operator) -> None:
     name, forms = operator.name, {alternate.form for alternate in operator.alternates}
     own = [alternate for alternate in operator.alternates if alternate.state]
     if (operator.own_state or own) and (operator.kind is not Kind.KEYED or not forms <= {Form.STATE, Form.NONE}):
-        fail(graph, f"operator {name!r} has alternates with states of their own, but is no function with state", name)
+        fail(graph, f"operator {name!r} has alternates with states of their own, but is not a function with state", name)
     if own and not operator.own_state:
         fail(
             graph,

@@ -33,7 +33,7 @@ class Loop:
         for what, function in (("repeats", self.step), ("ends when", self.until)):
             if not callable(function) or isinstance(function, Loop):
                 raise DataflowError(
-                    f"a loop {what} {function!r}, which is {'a loop' if callable(function) else 'no function'}"
+                    f"a loop {what} {function!r}, which is {'a loop' if callable(function) else 'not a function'}"
                 )
         if isinstance(self.until, Receiver):
             raise DataflowError("a loop ends when a receiver of messages says so: only its step can be a receiver")
@@ -61,7 +61,7 @@ class Receiver:
 
     def __post_init__(self) -> None:
         if not callable(self.function):
-            raise DataflowError(f"a receiver of messages has {self.function!r}, which is no function")
+            raise DataflowError(f"a receiver of messages has {self.function!r}, which is not a function")
         if isinstance(self.function, Loop | Switch | Receiver):
             inner = type(self.function).__name__
             raise DataflowError(f"a receiver of messages has a {inner}: write {inner}(Receiver(function, message), ...)")

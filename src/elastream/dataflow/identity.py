@@ -39,7 +39,7 @@ def identity_of(layout: Layout, *, state_partitions: int, state_store: str) -> d
 def check_identity(before: Mapping[str, str], now: Mapping[str, str]) -> None:
     """Raise InputError with the differences, if there are any."""
     if text := differences(before, now):
-        raise InputError(f"the dataflow cannot go on with what the run has on disk: {text}")
+        raise InputError(f"the dataflow cannot continue from the run's files: {text}")
 
 
 def differences(before: Mapping[str, str], now: Mapping[str, str]) -> str:

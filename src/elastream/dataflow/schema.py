@@ -107,7 +107,7 @@ def _column_type(hint: Any, what: str) -> str:
         return f"struct<{', '.join(f'`{name}`: {kind}' for name, kind in _fields_of(hint, what))}>"
     if hint in _OF_PYTHON:
         return _OF_PYTHON[hint]
-    raise DataflowError(f"{what} is {hint!r}, which is no column type: write the schema as DDL")
+    raise DataflowError(f"{what} is {hint!r}, which is not a column type: write the schema as DDL")
 
 
 def check_known(columns: Columns, name: str, what: str) -> str | None:

@@ -570,7 +570,7 @@ def _check_inputs(file: Located, keys: DocumentKeys, name: str) -> None:
 def _check_port(file: Located, place: Loc, edge: EdgeKeys, before: OperatorKeys) -> None:
     if before.ports is None:
         if edge.port is not None:
-            raise file.error(place, f"{edge.operator!r} is no switch and has no port {edge.port!r}")
+            raise file.error(place, f"{edge.operator!r} is not a switch and has no port {edge.port!r}")
         return
     with file.at(("operators", edge.operator, "ports")):
         ports = shares_of(edge.operator, _plain(before.ports))

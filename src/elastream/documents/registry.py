@@ -168,7 +168,7 @@ def made(
         # Tests check our own classes; and reading the properties of a pool needs its server.
         wrong = missing_member(value, registry.needs) if own else ""
     if wrong:
-        raise refusal((), f"{name} is no {registry.what}: {wrong}")
+        raise refusal((), f"{name} is not a {registry.what}: {wrong}")
     try:
         return imported(registry.adapter)(value) if own and registry.adapter else value
     except InputError as error:

@@ -129,7 +129,7 @@ class References:
                 raise ProgramError(f"{place} has no {what} {attribute!r}")
             value = getattr(value, name)
         if not callable(value):
-            raise ProgramError(f"{attribute!r} of {place} is no {what} but {type(value).__name__}")
+            raise ProgramError(f"{attribute!r} of {place} is not a {what} but {type(value).__name__}")
         named: Callable[..., Any] = value
         return named
 
@@ -158,7 +158,7 @@ class References:
 
     def _module(self, place: str) -> dict[str, Any]:
         if not all(part.isidentifier() for part in place.split(".")):
-            raise ProgramError(f"{place!r} is no name of a module")
+            raise ProgramError(f"{place!r} is not a name of a module")
         with self.user_code():
             try:
                 return vars(importlib.import_module(place))

@@ -77,7 +77,7 @@ class KeptResults:
                 return end
             except Exception as error:
                 if first:
-                    raise InputError(f"{self.path} is no file of results: {error}") from None
+                    raise InputError(f"{self.path} is not a file of results: {error}") from None
                 return end
             if first and (name, value) != self._mark:
                 raise InputError(f"{self.path} has results of other code: remove it, or give another file")

@@ -105,7 +105,7 @@ def _named(policies: Policy | Iterable[Policy] | Mapping[str, Policy]) -> dict[s
     several = [made(POLICY, *named_in(each, POLICY), References()) if isinstance(each, str) else each for each in several]
     for policy in several:
         if wrong := missing_member(policy, POLICY_MEMBERS):
-            raise InputError(f"{policy!r} is no policy, such as Threshold(): {wrong}", ("policies",))
+            raise InputError(f"{policy!r} is not a policy, such as Threshold(): {wrong}", ("policies",))
     several = list(map(as_policy, several))
     if isinstance(policies, Mapping):
         return dict(zip(policies, several, strict=True))

@@ -59,7 +59,7 @@ def seconds_of(text: str, unit: float | None, place: str) -> float:
         )
     if number * unit > MAX_EPOCH_S:
         raise InputError(
-            f"{place}: the time {text.strip()} is no number of seconds; if it is milliseconds, call the column 'ms'"
+            f"{place}: the time {text.strip()} is not a number of seconds; if it is milliseconds, call the column 'ms'"
         )
     return number * unit
 
@@ -84,7 +84,7 @@ def in_seconds(numbers: Sequence[float], unit: float | None, name: str) -> list[
         unit = since_1970 or 1.0
         step = numbers[1] - first if len(numbers) > 1 else 0.0
         if since_1970 is None and (abs(first) > MAX_START_S or "date" in name.lower()):
-            raise ValueError(f"{first:.16g} is no number of seconds, neither since 1970 nor since a start")
+            raise ValueError(f"{first:.16g} is not a number of seconds, neither since 1970 nor since a start")
         if _is_day_of_sheet(first, step) or _has_digits_of_date(first) or (step == 1 and first in _YEARS):
             raise ValueError(f"{first:.16g} can be a date, and can be seconds: write a date such as 2026-03-01")
     elif since_1970 not in (None, unit) or first * unit > MAX_EPOCH_S:
@@ -186,7 +186,7 @@ def _in_order(texts: Sequence[str]) -> list[datetime]:
     both = [_dates(text) or [_iso(text)] * 2 for text in texts]
     wrong = next((text for text, moments in zip(texts, both, strict=True) if not any(moments)), None)
     if wrong is not None:
-        raise ValueError(f"{wrong.strip()!r} is no time")
+        raise ValueError(f"{wrong.strip()!r} is not a time")
     orders = [[moment for moment in column if moment is not None] for column in zip(*both, strict=True)]
     possible = [order for order in orders if len(order) == len(texts)]
     irregular = [_irregularity(order) for order in possible]

@@ -69,5 +69,5 @@ def number_of(text: str, decimal: str) -> float:
     if text.isdecimal():
         return float(text)
     if not _FORMS[decimal].fullmatch(text):
-        raise ValueError(f"{text!r} is no number")
+        raise ValueError(f"{text!r} is not a number")
     return float(re.sub(_BLANKS, "", text).replace(_other(decimal), "").replace(",", "."))

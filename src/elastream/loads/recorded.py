@@ -131,7 +131,7 @@ def _time(text: str, name: str, place: str) -> float:
     try:
         return seconds_of(text, min(TIME_UNITS[word] for word in words_in(name) if word in TIME_UNITS), place)
     except ValueError:
-        raise InputError(f"{place}: {text.strip()!r} is no time") from None
+        raise InputError(f"{place}: {text.strip()!r} is not a time") from None
 
 
 def _factor(text: str, name: str, place: str) -> float:

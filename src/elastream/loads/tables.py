@@ -229,7 +229,7 @@ def table_of_prometheus(document: Any, file: Path) -> Table:
         raise InputError(f"{file} is an error of Prometheus: {document.get('error', 'no reason given')}")
     result = document.get("data", document) if is_of_prometheus(document) else None
     if not isinstance(result, Mapping) or result.get("resultType") != "matrix":
-        raise InputError(f"{file} is no range result of Prometheus, a 'matrix' with the values of each series over time")
+        raise InputError(f"{file} is not a range result of Prometheus, a 'matrix' with the values of each series over time")
     try:
         series = [(dict(each["metric"]), each["values"]) for each in result["result"]]
         names = {metric.pop("__name__", "value") for metric, _ in series}
@@ -240,7 +240,7 @@ def table_of_prometheus(document: Any, file: Path) -> Table:
             for time, value in values
         ]
     except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{file} is no range result of Prometheus: {first_line(error)}") from None
+        raise InputError(f"{file} is not a range result of Prometheus: {first_line(error)}") from None
     value = names.pop() if len(names) == 1 else "value"
     numbered = [Row(number, cells) for number, cells in enumerate(rows, 1)]
     return Table(file, (*labels, "timestamp", value), numbered, queried=True)
@@ -248,5 +248,5 @@ def table_of_prometheus(document: Any, file: Path) -> Table:
 
 def _moment(time: Any) -> str:
     if isinstance(time, bool) or not isinstance(time, int | float) or not math.isfinite(time):
-        raise ValueError(f"{time!r} is no time")
+        raise ValueError(f"{time!r} is not a time")
     return repr(time)

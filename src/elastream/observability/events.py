@@ -73,7 +73,7 @@ class EventBook:
             yield (
                 Reason.HOST_LOST,
                 host,
-                f"host {host} was lost" if ready else f"host {host} was requested and did not come{why}",
+                f"host {host} was lost" if ready else f"host {host} was requested and never came up{why}",
             )
         self._left &= leases.keys()
         self._leases = leases

@@ -200,7 +200,7 @@ class ArbiterNode:
 
     def _check(self, application: str, key: str) -> None:
         if not self._is_member_key(application, key):
-            raise UnknownMember(f"{application!r} is no member of {self.offer.name!r} now")
+            raise UnknownMember(f"{application!r} is not a member of {self.offer.name!r} now")
 
     def _commit(self, state: Arbiter, keys: Mapping[str, str]) -> None:
         member_keys = {name: key for name, key in keys.items() if name in state.applications}
@@ -216,7 +216,7 @@ def _implausible_reason(claim: Claim) -> str:
     if any(slots < 0 for _, slots in claim.spare):
         return "has fewer than no free slots"
     if any(replicas < 0 or not (cpu is None or cpu >= 0) for _, replicas, cpu in claim.used):
-        return "has a host with fewer than no replicas, or a use that is no number"
+        return "has a host with a negative number of replicas, or a use that is not a number"
     return ""
 
 

@@ -204,7 +204,7 @@ def _first_problem(error: RequestValidationError) -> str:
     first = error.errors()[0]
     field = ".".join(str(step) for step in first["loc"] if step != "body")
     if first["type"] == "json_invalid":
-        return "its body is no JSON"
+        return "its body is not JSON"
     if first["type"] == "missing":
         return f"field {field!r} is missing" if field else "it has no body"
     message = f"{first['msg'][:1].lower()}{first['msg'][1:]}"

@@ -59,7 +59,7 @@ def read_manifest(directory: RunDirectory) -> Manifest:
         manifest = unmarked(fields, path)
         return Manifest(**{**manifest, "resumed": tuple(manifest.get("resumed", ()))})
     except FileNotFoundError:
-        raise InputError(f"{directory.root} is no folder of a run that can be resumed: it has no {path.name}") from None
+        raise InputError(f"{directory.root} is not a folder of a run that can be resumed: it has no {path.name}") from None
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
     except (ValueError, TypeError, AttributeError) as error:

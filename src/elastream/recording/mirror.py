@@ -215,7 +215,7 @@ def _keep(
                 claim.renew()
                 renewed = time.monotonic()
             if claim.lost:
-                log.error("another driver goes on with the run in %s: this one ends", files)
+                log.error("another driver continues the run in %s: this one ends", files)
                 for action in actions:
                     action()
                 return
@@ -235,7 +235,7 @@ def fetch_run(files: RemotePath) -> Path:
     try:
         about = _last(files)
         if not about:
-            raise InputError(f"{files} is no folder of a run that can be resumed: it has no {LAST}")
+            raise InputError(f"{files} is not a folder of a run that can be resumed: it has no {LAST}")
         if about.get("machine") == platform.node() and (root := Path(about["root"])).is_dir():
             return root
         root = cast(Path, fresh_folder(HERE, files.name))
@@ -248,7 +248,7 @@ def fetch_run(files: RemotePath) -> Path:
         return root.resolve()
     except FileNotFoundError as error:
         raise InputError(
-            f"{files} is no folder of a run that can be resumed: it has no copy of its driver's files"
+            f"{files} is not a folder of a run that can be resumed: it has no copy of its driver's files"
         ) from error
     except OSError as error:
         raise EnvironmentProblem(f"{files} cannot be read: {error.strerror or error}") from error

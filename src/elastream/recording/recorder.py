@@ -445,7 +445,7 @@ def check_live(run: Path, recording: Recording, what: str) -> None:
         why = f", {ending.reason}" if ending.reason else ""
         raise InputError(f"{run} has {ending.status} at {clock(ending.time)}{why}: {what} are for a run that goes on")
     if not run.is_dir():
-        raise InputError(f"{run} is no run's folder: {what} are given to the run, not to a recording of it")
+        raise InputError(f"{run} is not a run's folder: {what} are given to the run, not to a recording of it")
     silent = datetime.now().timestamp() - RunDirectory(run).recording.stat().st_mtime
     if silent > SILENT_S:
         silence = format_duration(round(silent))

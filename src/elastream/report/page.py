@@ -193,7 +193,7 @@ def cards(summary: Summary, recording: Recording) -> list[Card]:
         Card(duration_text(summary.latency_p50), "latency, median", longest),
         Card(f"{money(summary.cost)} {summary.currency}".rstrip(), "cost", _cost_aside(summary)),
         Card(amount(summary.records), "records processed", _processed(summary)),
-        Card(amount(summary.peak_hosts), "hosts at most", f"{summary.leases} leased, {summary.releases} given back{lost}"),
+        Card(amount(summary.peak_hosts), "hosts at most", f"{summary.leases} leased, {summary.releases} released{lost}"),
         Card(f"{summary.host_minutes:,.1f}", "host-minutes", "leased, summed over hosts"),
         Card(
             amount(summary.rounds), "planning rounds", f"{summary.moves} tasks moved, {summary.refused} proposals refused"

@@ -227,7 +227,7 @@ SWITCHED = ("dataflow", "■", 3)
 REFUSED = ("not done", "✕", 4)
 # Lanes of decisions, from the top, with their legends.
 LANES = {
-    "hosts": "▲ leased  ▼ given back  ✖ lost",
+    "hosts": "▲ leased  ▼ released  ✖ lost",
     "tasks": "◆ moved",
     "dataflow": "■ switched or scaled",
     "not done": "✕ not done",

@@ -282,7 +282,7 @@ class SparkPlant(Generic[Q]):
         table.on(CancelDrain, self._cancel_drain)
         if not self._types:
             table.refuse(LeaseHost, "hosts cannot be leased here")
-            table.refuse(ReleaseHost, "executors cannot be given back here")
+            table.refuse(ReleaseHost, "executors cannot be released here")
         for kind, why in self._limits.refused.items():
             table.refuse(kind, why)
         return table

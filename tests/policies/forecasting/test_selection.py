@@ -112,7 +112,7 @@ def test_a_selector_of_another_dataflow_is_refused(network, tmp_path, graph, sai
 def test_a_file_that_is_no_selector_is_refused(tmp_path, text):
     file = tmp_path / "selector.json"
     file.write_text(text)
-    with pytest.raises(InputError, match="is no selector"):
+    with pytest.raises(InputError, match="is not a selector"):
         selection.load_selector(file)
 
 

@@ -87,7 +87,7 @@ def test_tasks_that_do_not_wait_for_their_state_are_warned_of(wait):
 def test_a_provider_that_is_none_is_named_and_not_used():
     can = probe(session(), provider="somewhere")
     assert not can.leases
-    assert can.lacking[0].startswith("hosts cannot be leased: str is no provider of hosts: it has no terms, lease")
+    assert can.lacking[0].startswith("hosts cannot be leased: str is not a provider of hosts: it has no terms, lease")
 
 
 def test_without_a_way_to_ask_the_driver_nothing_else_is_tried(monkeypatch):
@@ -109,7 +109,7 @@ def test_executors_are_not_requested_where_their_use_is_unknown(monkeypatch):
     monkeypatch.setattr(capabilities, "ExecutorUse", missing)
     can = probe(session())
     assert not can.asks
-    assert can.lacking == ("executors are not requested or given back: this Spark does not tell",)
+    assert can.lacking == ("executors are not requested or released: this Spark does not tell",)
 
 
 def test_limit_of_the_session_counts_by_the_cores_of_its_executors():

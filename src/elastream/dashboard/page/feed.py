@@ -285,7 +285,7 @@ def _is_move(action: object) -> bool:
 def _next(recording: Recording, state: RunState, policy: str) -> Card:
     last = recording.decisions[-1] if recording.decisions else None
     if not state.live or last is None:
-        texts = {"finished": "The load is processed.", "died": "elastream run --resume goes on with it."}
+        texts = {"finished": "The load is processed.", "died": "elastream run --resume continues it."}
         plan = "It plans when the first figures are there." if state.live else texts.get(state.state, "It has ended.")
         return Card("nothing", "Next", plan)
     if last.mode:

@@ -193,7 +193,7 @@ class Page:
         try:
             fields = await request.json()
             if not isinstance(fields, dict) or not 0 <= run < len(self.feeds):
-                raise InputError("this is no replay of a run on this page")
+                raise InputError("this is not a replay of a run on this page")
             if any(each.running for each in self._what_if):
                 raise InputError("another replay goes on: wait for its figures")
             self._what_if[run].start(self.feeds[run].directory.root, fields)
@@ -207,7 +207,7 @@ class Page:
         try:
             fields = await request.json()
             if not isinstance(fields, dict) or not 0 <= run < len(self.feeds):
-                raise InputError("this is no action of a run on this page")
+                raise InputError("this is not an action of a run on this page")
             if "confirm" in fields:
                 sentence = await asyncio.to_thread(self._confirmed, str(fields["confirm"]))
                 return JSONResponse({"done": sentence}, headers=HEADERS)
@@ -287,7 +287,7 @@ class Page:
                 return f"Let {feed.name} have at most {counted(held.there, 'host')}?", journaled(
                     Wish("bounds", BY, min_hosts=least, max_hosts=held.there)
                 )
-        raise InputError(f"{fields.get('action')!r} is no action of this page")
+        raise InputError(f"{fields.get('action')!r} is not an action of this page")
 
 
 def _count(fields: Mapping[str, Any], name: str) -> int:

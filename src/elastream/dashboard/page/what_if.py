@@ -48,7 +48,7 @@ class WhatIf:
         """Start a replay. Raises InputError for a wrong policy or number."""
         policy, hosts = str(fields.get("policy", "")), str(fields.get("max_hosts") or "")
         if policy not in POLICIES:
-            raise InputError(f"{policy!r} is no policy of this page: {', '.join(POLICIES)}")
+            raise InputError(f"{policy!r} is not a policy of this page: {', '.join(POLICIES)}")
         if not (hosts.isascii() and hosts.isdecimal() and 0 < int(hosts) <= MOST_HOSTS):
             raise InputError(f"hosts is {hosts!r}; it must be a whole number from 1 to {MOST_HOSTS:,}")
         at_most = f"{POLICIES[policy]} with at most {counted(int(hosts), 'host')}"

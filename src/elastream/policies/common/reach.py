@@ -25,7 +25,7 @@ from elastream.units import format_rate
 # Beginning of the remark if state partitions are the limit.
 IN_VAIN = "more hosts cannot keep up with"
 # Beginning of the remark if the last hosts did not help.
-NO_HELP = "more hosts brought next to nothing"
+NO_HELP = "more hosts brought almost nothing"
 # Beginning of the remark if the last hosts helped little.
 HALF_HELP = "more hosts brought less than half of what they promised"
 ON_TRIAL = "what the hosts that came last bring is seen before more are leased"
@@ -231,7 +231,7 @@ def _sentence(operator: str, count: int, share: float, number: int) -> str:
     if number >= 0 and share * count > HEAVY:
         return (
             f"state partition {number} of {operator} has {share:.0%} of its work, and one key, or several in one "
-            "partition, cannot be divided: aggregate in part before that key, or use hosts with faster cores"
+            "partition, cannot be divided: pre-aggregate before that key, or use hosts with faster cores"
         )
     few = counted(count, "state partition")
     return f"{operator} has {few}, and each keeps one slot busy at most: give more (state_partitions)"

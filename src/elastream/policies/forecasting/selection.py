@@ -165,7 +165,7 @@ def load_selector(path: Path, graph: Graph | None = None) -> Selector:
     except OSError as error:
         raise InputError(f"the selector {path} cannot be read: {error.strerror or error}") from None
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        raise InputError(f"{path} is no selector: {error}") from None
+        raise InputError(f"{path} is not a selector: {error}") from None
     if graph is not None:
         selector.check(graph, f"the selector {path}")
     return selector

@@ -430,7 +430,7 @@ class Round:
             f"{', '.join(self._overloaded)} overloaded, and no host and no change of a ring would help: the largest state "
             f"partition of each stage keeps one core busy for {percent(largest)} of the time at this rate, number "
             f"{int(np.argmax(loads[name]))} of {name} the longest; one key, or several in one partition, cannot be "
-            "divided: aggregate in part before that key, or use hosts with faster cores"
+            "divided: pre-aggregate before that key, or use hosts with faster cores"
         )
         return True
 
@@ -443,7 +443,7 @@ class Round:
             self.remarks.append(
                 f"{host} is overloaded and no change of its ring would help: state partition {number} of {name} keeps "
                 f"{cores:.2g} of its {self.observation.capacities[host]:.3g} cores busy, and one key, or several in one "
-                f"partition, cannot be divided: {more}aggregate in part before that key, or use hosts with faster cores"
+                f"partition, cannot be divided: {more}pre-aggregate before that key, or use hosts with faster cores"
             )
 
     def _leases(self, hosts: list[str]) -> list[Action]:

@@ -74,7 +74,7 @@ def _refuse_occupied(path: AnyPath, changes: bool, run: str | None) -> None:
     earlier = [name for name in entries if name == "_spark_metadata" or BATCH.match(name)]
     if earlier and run is not None and not (run and run == _about(path).get("run")):
         raise EnvironmentProblem(
-            f"{path} holds the results of an earlier run ({earlier[0]}): --resume RUN goes on with it, --fresh replaces"
+            f"{path} holds the results of an earlier run ({earlier[0]}): --resume RUN continues it, --fresh replaces"
             " its results; or choose another folder"
         )
 

@@ -45,7 +45,7 @@ def probe(spark: SparkSession, provider: object | None = None) -> Capabilities:
     lacking: list[str] = []
     session: Any = getattr(spark, "_jsparkSession", None)
     if session is None:
-        why = NEEDS_CLASSIC_SESSION if hasattr(type(spark), "builder") else f"{spark!r} is no SparkSession"
+        why = NEEDS_CLASSIC_SESSION if hasattr(type(spark), "builder") else f"{spark!r} is not a SparkSession"
         return Capabilities(None, lacking=(f"autopilot does nothing: {why}",))
     if session_stopped(spark):
         return Capabilities(None, lacking=("autopilot does nothing: the session has been stopped: give it one that runs",))
@@ -68,7 +68,7 @@ def probe(spark: SparkSession, provider: object | None = None) -> Capabilities:
     try:
         use = ExecutorUse(spark) if has_executors(spark) else None
     except EnvironmentProblem as error:
-        lacking.append(f"executors are not requested or given back: {error}")
+        lacking.append(f"executors are not requested or released: {error}")
     memory = None
     try:
         memory = ExecutorMemory(spark)
