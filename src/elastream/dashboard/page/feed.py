@@ -263,8 +263,8 @@ def _answers(recording: Recording, summary: Summary, state: RunState) -> Iterato
         yield Card("nothing", "Last action", "It has changed nothing yet.")
     else:
         ago = duration_text(max(0.0, now - done.time))
-        others = [each.action for each in done.outcomes if not isinstance(each.action, MoveTask)]
-        kinds, moves = "; ".join(dict.fromkeys(each.describe() for each in others)), len(done.outcomes) - len(others)
+        acts = [each.action for each in done.outcomes if not isinstance(each.action, MoveTask)]
+        kinds, moves = "; ".join(dict.fromkeys(each.describe() for each in acts)), len(done.outcomes) - len(acts)
         text = "; ".join(filter(None, [kinds, counted(moves, "task") + " moved" if moves else ""]))
         why = next((each.action.why for each in done.outcomes if each.action.why), "")
         yield Card(text, "Last action", f"{ago} ago" + (f": {why}" if why else ""))
