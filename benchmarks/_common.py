@@ -259,7 +259,7 @@ def main(
         page = Page(name, (Prose(description), check_table(report.checks, "measured")))
         figures = finite(report.figures)
         outcome = Findings(figures, report.paper, tuple(report.checks), page, about, findings.counted(report.checks))
-        save(outcome, arguments.html, arguments.json, Console())
+        save(Console(), outcome.to_json(), outcome.page, arguments.html, arguments.json)
     except ElastreamError as error:
         print(error, file=sys.stderr)
         sys.exit(2)

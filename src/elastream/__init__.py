@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from elastream.errors import ElastreamError as ElastreamError
     from elastream.evaluation.simulate import simulate as simulate
     from elastream.recording.key_table_log import key_tables as key_tables
-    from elastream.spark.jvm.standby_jar import copies_settings as copies_settings
+    from elastream.spark.jvm.jars import copies_settings as copies_settings
 
 __version__ = "0.2.0"
 
@@ -62,7 +62,7 @@ _public, __dir__, __all__ = lazy_names(
         "elastream.dataflow.operators": ("Alternate",),
         "elastream.errors": ("ElastreamError",),
         "elastream.evaluation.simulate": ("simulate",),
-        "elastream.spark.jvm.standby_jar": ("copies_settings",),
+        "elastream.spark.jvm.jars": ("copies_settings",),
     },
 )
 

@@ -20,7 +20,7 @@ from elastream.core.task_id import TaskId
 from elastream.recording.observer import Ending
 from elastream.settings import AutopilotSettings
 from elastream.spark.jvm.capabilities import Capabilities
-from elastream.spark.jvm.limits import SessionLimit
+from elastream.spark.jvm.cluster_manager import SessionLimit
 from elastream.spark.queries.watched import QueryService, layout_of
 
 SERVICES = {}

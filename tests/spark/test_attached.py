@@ -18,8 +18,8 @@ from elastream.spark import attach as module
 from elastream.spark.attach import Leasing, attach
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.jvm.capabilities import Capabilities
+from elastream.spark.jvm.cluster_manager import SessionLimit
 from elastream.spark.jvm.executors import AllocationClient, Executors
-from elastream.spark.jvm.limits import SessionLimit
 from elastream.spark.placement.allocation import InMemoryPlan
 from elastream.spark.placement.placing import Placing
 from elastream.spark.plant import PlantLimits, SparkPlant, is_critical

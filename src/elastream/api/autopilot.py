@@ -201,9 +201,6 @@ class Autopilot:
 
         Any thread may call it, also twice.
         """
-        self._stop(reason)
-
-    def _stop(self, reason: str) -> None:
         with self._lock:
             self._stopped = self._stopped or reason
             loop, plant, thread = self._loop, self._plant, self._thread
@@ -249,8 +246,8 @@ class Autopilot:
         over = False
         with ExitStack() as stack:
             with on_console(self._settings.show), ExitStack() as folder_lock:
-                atexit.register(self._stop, "the program ended")
-                folder_lock.callback(atexit.unregister, self._stop)
+                atexit.register(self.stop, "the program ended")
+                folder_lock.callback(atexit.unregister, self.stop)
                 plant = None
                 try:
                     can = self._probe()
@@ -423,7 +420,7 @@ class Autopilot:
             from elastream.report.tally import retention_of
 
             stop_requests = StopRequests(RunDirectory(self._folder))
-            stop_requests.stop = self._stop
+            stop_requests.stop = self.stop
             observers.append(stop_requests)
             observers.append(Recorder(self._folder, keep=retention_of(float(settings.retention))))
         return [*observers, *cluster_observers(self._spark), *settings.observers]

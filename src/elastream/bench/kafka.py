@@ -54,8 +54,11 @@ def read_topic(spark: SparkSession, events: Numbered[Any], kind: str, servers: s
     Raises:
         EnvironmentProblem: No broker answers at `servers`, or it makes no topic.
     """
+    from kafka.admin import NewTopic
+
     topic = Topic(servers, f"elastream-bench-{kind}-{uuid.uuid4().hex[:12]}", tasks)
-    _create(topic)
+    with _administering(servers) as admin:
+        admin.create_topics([NewTopic(topic.name, topic.partitions, 1)])
     (control / TOPIC).write_text(json.dumps(vars(topic)))
     lines = spark.readStream.format("kafka").options(**source_options(KafkaTopic(topic.name, servers))).load()
     columns = from_arrow_schema(events.schema(kind))
@@ -113,13 +116,6 @@ def _administering(servers: str) -> Iterator[Any]:
         raise EnvironmentProblem(f"no topic can be made at the Kafka broker {servers}: {first_line(error)}") from None
 
 
-def _create(topic: Topic) -> None:
-    from kafka.admin import NewTopic
-
-    with _administering(topic.servers) as admin:
-        admin.create_topics([NewTopic(topic.name, topic.partitions, 1)])
-
-
 @contextmanager
 def producing(control: Path) -> Iterator[None]:
     """Produce the events of all topics below `control` once no kind is held; delete the topics at the end."""
@@ -138,13 +134,10 @@ def producing(control: Path) -> Iterator[None]:
             process.wait(END_S)
         process.kill()
         process.wait()
-        _delete([Topic.of(folder) for folder in folders])
-
-
-def _delete(topics: Sequence[Topic]) -> None:
-    # A broker that is gone has no topics of ours.
-    with suppress(EnvironmentProblem), _administering(topics[0].servers) as admin:
-        admin.delete_topics([topic.name for topic in topics])
+        topics = [Topic.of(folder) for folder in folders]
+        # A broker that is gone has no topics of ours.
+        with suppress(EnvironmentProblem), _administering(topics[0].servers) as admin:
+            admin.delete_topics([topic.name for topic in topics])
 
 
 def messages(rows: pa.RecordBatch) -> Iterator[bytes]:

@@ -1,6 +1,5 @@
 """A suite of the benchmark: workloads under arms, in random order, as a table, a page and figures."""
 
-import math
 import os
 import platform
 import random
@@ -21,6 +20,7 @@ from elastream.bench.workload import Workload
 from elastream.errors import InputError
 from elastream.evaluation.checks import MeanInterval
 from elastream.evaluation.page import Page, Prose, Table
+from elastream.recording.form import without_nan
 from elastream.spark.dataflow.kafka import check_servers
 from elastream.units import format_rate
 
@@ -248,11 +248,5 @@ def figures_of(outcomes: Sequence[Outcome], facts: Mapping[str, Any]) -> dict[st
 
 def run_figures(outcome: Outcome) -> dict[str, Any]:
     service = {**asdict(outcome.service), "throughput": outcome.service.throughput}
-    figures: dict[str, Any] = _finite({**asdict(outcome), "service": service})
+    figures: dict[str, Any] = without_nan({**asdict(outcome), "service": service})
     return figures
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _finite(each) for key, each in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from elastream.cli.beside import packed
-from elastream.cli.options import is_quiet, named_by, options_of
+from elastream.cli.options import NAME_FORM, is_quiet, named_by, options_of
 from elastream.core.scaling import ScalingRules
 from elastream.errors import EnvironmentProblem, InputError
 from elastream.settings import AutopilotCommandSettings, AutopilotSettings
@@ -31,7 +31,6 @@ PIPELINES_SINCE = (4, 1)
 LISTENER = "elastream.beside.AutopilotListener"
 # Options of spark-submit without a value.
 FLAGS = frozenset({"--verbose", "-v", "--supervise", "--version", "--help", "-h", "--usage-error"})
-NAME_FORM = "NAME[:key=value,...]"
 Policy = Annotated[str | None, typer.Option(metavar=NAME_FORM, help="Policy, a short name or file.py:Class.")]
 Cloud = Annotated[
     str | None, typer.Option(metavar=NAME_FORM, help="Cloud to lease hosts from, a short name or file.py:Class.")

@@ -1,7 +1,6 @@
 """`elastream bench`: benchmarks of streaming queries on executors of your own."""
 
 import inspect
-import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from elastream.cli.experiment import MISSED_STATUS, STDOUT, Html, Json
+from elastream.cli.experiment import MISSED_STATUS, STDOUT, Html, Json, save
 from elastream.cli.options import as_seconds, as_some_seconds, parsed
 from elastream.cli.tables import print_table
 from elastream.errors import InputError
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from elastream.bench.runs import Outcome
     from elastream.bench.suite import Suite
     from elastream.bench.workload import Workload
-    from elastream.evaluation.page import Page, Table
+    from elastream.evaluation.page import Table
     from elastream.loads.pattern import Pattern
 
 bench = typer.Typer(name="bench", no_args_is_help=True, help="Benchmarks of streaming queries on your hosts.")
@@ -259,7 +258,7 @@ def demand(
     outcomes = [run for each in results for run in each.all_runs]
     _show(console, tables, outcomes)
     page = demands.page_of(workload, results, tables, setup.cluster.host.cores, facts)
-    _write(console, options, demands.figures_of(workload, results, facts), page)
+    save(console, demands.figures_of(workload, results, facts), page, options.html, options.json_file)
     if any(outcome.correct is False for outcome in outcomes):
         raise typer.Exit(MISSED_STATUS)
 
@@ -314,7 +313,8 @@ def _run(title: str, suite: "Suite", options: Arms, more: Mapping[str, object]) 
     compared = suites.against(outcomes)
     tables = [suites.table_of(outcomes, options.target_latency), *([] if compared is None else [compared])]
     _show(console, tables, outcomes)
-    _write(console, options, suites.figures_of(outcomes, facts), suites.page_of(title, outcomes, suite, facts))
+    page = suites.page_of(title, outcomes, suite, facts)
+    save(console, suites.figures_of(outcomes, facts), page, options.html, options.json_file)
     if any(outcome.correct is False for outcome in outcomes):
         raise typer.Exit(MISSED_STATUS)
 
@@ -325,17 +325,3 @@ def _show(console: Any, tables: "Sequence[Table]", outcomes: "Sequence[Outcome]"
     for outcome in outcomes:
         if outcome.remark:
             console.print(f"{outcome.workload} under {outcome.arm}: {outcome.remark}")
-
-
-def _write(console: Any, options: Conditions, figures: Mapping[str, Any], page: "Page") -> None:
-    from elastream.evaluation.page import render
-    from elastream.recording.directory import write_text
-
-    if options.json_file is not None:
-        text = json.dumps(figures, indent=1, allow_nan=False) + "\n"
-        if options.json_file == STDOUT:
-            typer.echo(text, nl=False)
-        else:
-            console.print(f"figures: {write_text(options.json_file, text, 'figures')}")
-    if options.html is not None:
-        console.print(f"page: {write_text(options.html, render(page), 'page')}")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from elastream.cli.options import named_by
+from elastream.cli.options import NAME_FORM, named_by
 from elastream.cli.output import AsJson, print_json
 from elastream.cli.program import declared
 from elastream.errors import ElastreamError, needed_by
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from elastream.core.plant import Policy
     from elastream.dataflow.graph import Graph
 
-NAME_FORM = "NAME[:key=value,...]"
 # Exit status after a fault of this package, whose stack trace the child has printed.
 FAULT_STATUS = 1
 
@@ -132,7 +131,11 @@ def _check(file: Path, policy: str | None, cloud: str | None, as_json: bool) -> 
     sentences += missing_settings(declaration, only_simulated is None)
     sentences += overload_warnings(declaration)
     sentences += warnings_of_run(declaration)
-    (_print_json if as_json else _show)(file, declaration.graph, sentences)
+    if as_json:
+        graph = declaration.graph
+        print_json({"file": file, "dataflow": graph.name, "operators": _rows(graph), "warnings": sentences})
+    else:
+        _show(file, declaration.graph, sentences)
 
 
 def check_declaration(declaration: "Declaration") -> ElastreamError | None:
@@ -286,10 +289,6 @@ def _rows(graph: "Graph") -> "list[dict[str, Any]]":
         row["alternates"] = [alternate.name for alternate in operator.alternates if len(operator.alternates) > 1]
         rows.append({**row, "level": operator.max_duration})
     return rows
-
-
-def _print_json(file: Path, graph: "Graph", sentences: "Sequence[str]") -> None:
-    print_json({"file": file, "dataflow": graph.name, "operators": _rows(graph), "warnings": sentences})
 
 
 def _show(file: Path, graph: "Graph", sentences: "Sequence[str]") -> None:

@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from elastream.evaluation.experiments import Experiment
-    from elastream.evaluation.findings import Findings
+    from elastream.evaluation.page import Page
 
 # Exit status if a check is missed.
 MISSED_STATUS = 1
@@ -136,7 +136,9 @@ def experiment(  # noqa: PLR0913
     if outcome.verdict:
         console.print(outcome.verdict)
     console.print(f"{counted(outcome.checks)} ({plant}, {outcome.figures['seconds']:g} s)")
-    save(outcome, html, json_file, console, about)
+    figures = outcome.to_json()
+    figures["environment"] |= about
+    save(console, figures, outcome.page, html, json_file)
     if not outcome.holds:
         raise typer.Exit(MISSED_STATUS)
 
@@ -151,23 +153,16 @@ def _numbers(text: str | None) -> tuple[int, ...] | None:
     return counts
 
 
-def save(
-    outcome: "Findings",
-    html: Path | None,
-    json_file: Path | None,
-    console: "Console",
-    about: Mapping[str, object] | None = None,
-) -> None:
+def save(console: "Console", figures: Mapping[str, Any], page: "Page", html: Path | None, json_file: Path | None) -> None:
+    """Write `figures` and `page` to the files that the options name, if they name any."""
     from elastream.evaluation.page import render
     from elastream.recording.directory import write_text
 
     if json_file is not None:
-        figures = outcome.to_json()
-        figures["environment"] |= about or {}
         text = json.dumps(figures, indent=1, allow_nan=False) + "\n"
         if json_file == STDOUT:
             typer.echo(text, nl=False)
         else:
             console.print(f"figures: {write_text(json_file, text, 'figures')}")
     if html is not None:  # last: if it fails, the figures are written
-        console.print(f"page: {write_text(html, render(outcome.page), 'page')}")
+        console.print(f"page: {write_text(html, render(page), 'page')}")

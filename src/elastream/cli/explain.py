@@ -52,24 +52,18 @@ def explain(run: Recorded, round: Round = None, at: At = None, as_json: AsJson =
             else ""
         )
         raise InputError(f"{run}: no planning round was recorded{why}")
-    if as_json:
-        print_json(_as_json(recording, round, at, run))
-        return
-    if round is None and at is None:
-        _list(recording, console)
-        return
-    decision = _by_round(recording, round, run) if round is not None else _in_force(recording, at or 0.0, run)
-    _explain_round(recording, decision, _Printer(console))
-
-
-def _as_json(recording: "Recording", round: int | None, at: float | None, run: Path) -> object:
     if round is not None or at is not None:
         decision = _by_round(recording, round, run) if round is not None else _in_force(recording, at or 0.0, run)
-        return decision.to_json()
-    return {
-        "rounds": [decision.to_json() for decision in recording.decisions],
-        "alarms": [{**asdict(alarm), "cleared": cleared} for alarm, cleared in recording.alarms],
-    }
+        if as_json:
+            print_json(decision.to_json())
+        else:
+            _explain_round(recording, decision, _Printer(console))
+    elif as_json:
+        rounds = [decision.to_json() for decision in recording.decisions]
+        alarms = [{**asdict(alarm), "cleared": cleared} for alarm, cleared in recording.alarms]
+        print_json({"rounds": rounds, "alarms": alarms})
+    else:
+        _list(recording, console)
 
 
 def _by_round(recording: "Recording", number: int, run: Path) -> "Decision":
@@ -171,20 +165,18 @@ class _Printer:
         self._console = console
 
     def heading(self, text: str) -> None:
-        self._console.print(self._text(text, "bold"))
+        from rich.text import Text
+
+        self._console.print(Text(text, "bold"))
 
     def line(self, text: str, style: str = "") -> None:
-        self._console.print(self._text(f"  {text}", style), soft_wrap=True)
+        from rich.text import Text
+
+        self._console.print(Text(f"  {text}", style), soft_wrap=True)
 
     def trace(self, traceback: str) -> None:
         for each in traceback.splitlines():
             self.line(f"  {each}", "dim")
-
-    @staticmethod
-    def _text(text: str, style: str) -> "Text":
-        from rich.text import Text
-
-        return Text(text, style=style)
 
 
 def _explain_round(recording: "Recording", decision: "Decision", printer: _Printer) -> None:

@@ -1,7 +1,6 @@
 """`elastream guards check|set|show`: validates a guard file, sets it for a running run, shows its effect."""
 
 import math
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from elastream.cli.options import Recorded
-from elastream.cli.output import AsJson, print_json
+from elastream.cli.output import AsJson, print_json, time_of_day
 from elastream.errors import InputError
 
 if TYPE_CHECKING:
@@ -79,6 +78,7 @@ def give(run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a ru
 @guards.command()
 def show(run: Recorded, as_json: AsJson = False) -> None:
     """Show the guards of RUN: their versions, what they allow, what runs, and the signals with their ages."""
+    from elastream.core.wording import clock
     from elastream.dashboard.console import make_console, plain_table
     from elastream.recording.directory import RunDirectory
     from elastream.recording.guard_log import GuardLog
@@ -106,9 +106,8 @@ def show(run: Recorded, as_json: AsJson = False) -> None:
     last = recording.series.guards[-1][1] if recording.series.guards else 0
     for each in versions:
         begins = begun.get(each.number)
-        since = f"from {_clock(begins)}" if begins is not None else "refused" if each.number < last else "not yet"
-        written = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each.time))
-        table.add_row(str(each.number), written, each.by, each.file, since)
+        since = f"from {clock(begins)}" if begins is not None else "refused" if each.number < last else "not yet"
+        table.add_row(str(each.number), time_of_day(each.time), each.by, each.file, since)
     console.print(table)
     if len(recording.times):
         _show_standings(recording, console)
@@ -116,6 +115,7 @@ def show(run: Recorded, as_json: AsJson = False) -> None:
 
 
 def _show_standings(recording: "Recording", console: "Console") -> None:
+    from elastream.core.wording import clock
     from elastream.dashboard.console import plain_table
 
     at = float(recording.times[-1])
@@ -133,7 +133,7 @@ def _show_standings(recording: "Recording", console: "Console") -> None:
                 "unknown" if value != value else f"{value:.3g}",
                 f"{text}{unknown}",
             )
-    console.print(f"\nat {_clock(at)}:", highlight=False)
+    console.print(f"\nat {clock(at)}:", highlight=False)
     console.print(table)
 
 
@@ -146,9 +146,3 @@ def _show_signals(recording: "Recording", console: "Console") -> None:
     for name, reading in sorted(recording.signals_at(at).items()):
         table.add_row(name, signal_text(reading.value), duration_text(max(0.0, at - reading.time)))
     console.print(table)
-
-
-def _clock(seconds: float) -> str:
-    from elastream.core.wording import clock
-
-    return clock(seconds)

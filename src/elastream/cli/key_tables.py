@@ -1,13 +1,12 @@
 """`elastream tables set|show`: sets a key table for a running run, and shows its tables."""
 
-import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from elastream.cli.options import Recorded
-from elastream.cli.output import AsJson, print_json
+from elastream.cli.output import AsJson, print_json, time_of_day
 from elastream.errors import InputError
 
 tables = typer.Typer(
@@ -65,6 +64,7 @@ def show(run: Recorded, as_json: AsJson = False) -> None:
         return
     table = plain_table("operator", "version", "keys", "given", "by", "state")
     for each, row in zip(versions, rows, strict=True):
-        written = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each.written))
-        table.add_row(each.operator, str(each.version), str(each.keys), written, each.who, str(row["state"]))
+        table.add_row(
+            each.operator, str(each.version), str(each.keys), time_of_day(each.written), each.who, str(row["state"])
+        )
     make_console().print(table)

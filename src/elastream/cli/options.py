@@ -27,6 +27,8 @@ from elastream.settings import (
 from elastream.units import duration
 
 T = TypeVar("T")
+# How a policy or cloud is written.
+NAME_FORM = "NAME[:key=value,...]"
 
 
 def parsed(parse: Callable[[str], T], text: str) -> T:

@@ -1,7 +1,8 @@
-"""JSON output of commands."""
+"""JSON output of commands, and times of day."""
 
 import json
 import math
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
@@ -15,6 +16,11 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text
 def print_json(value: object) -> None:
     """Print `value` as JSON; NaN and infinity become null, data classes objects."""
     typer.echo(json.dumps(_plain(value), indent=1, allow_nan=False))
+
+
+def time_of_day(seconds: float | None) -> str:
+    """Return the local date and time of a Unix time; nothing for none."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds else ""
 
 
 def _plain(value: Any) -> Any:

@@ -71,14 +71,6 @@ class Declaration:
         return replace(self, settings=replace(self.settings, **settings))
 
 
-class _Recorder:
-    declaration: Declaration | None = None
-
-    def __call__(self, graph: "Graph", settings: "RunSettings") -> "RunResult":
-        self.declaration = self.declaration or Declaration(graph, settings)
-        raise SystemExit
-
-
 def declared(file: Path) -> Declaration:
     """Return the declaration in `file`. Executes a program up to its `run(...)`, with the errors of `execute`."""
     from elastream.dataflow.builder import Dataflow
@@ -86,14 +78,19 @@ def declared(file: Path) -> Declaration:
 
     if file.suffix in DOCUMENTS and file.is_file():
         return _of_document(file)
-    recorder, names = _Recorder(), dict[str, Any]()
+    declarations, names = list[Declaration](), dict[str, Any]()
+
+    def record(graph: "Graph", settings: "RunSettings") -> "RunResult":
+        declarations.append(Declaration(graph, settings))
+        raise SystemExit
+
     try:
-        names |= _executed(file, recorder)
+        names |= _executed(file, record)
     except SystemExit as ended:
-        if recorder.declaration is None:
+        if not declarations:
             raise InputError(f"{file} ended by itself (status {ended.code or 0}) before it called run(...)") from None
-    if recorder.declaration is not None:
-        return recorder.declaration
+    if declarations:
+        return declarations[0]
     flows = [value for value in names.values() if isinstance(value, Dataflow)]
     if len(flows) != 1:
         _refuse_without_run(file, names)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from elastream.cli.options import is_quiet, named_by, options_of
+from elastream.cli.options import NAME_FORM, is_quiet, named_by, options_of
 from elastream.errors import InputError
 from elastream.settings import (
     CommandSettings,
@@ -24,9 +24,7 @@ from elastream.settings import (
 )
 
 if TYPE_CHECKING:
-    from elastream.core.decision import Decision
-    from elastream.core.observation import Observation
-    from elastream.recording.observer import Ending, Header, Observer
+    from elastream.recording.observer import Observer
 
 Program = Annotated[
     Path | None,
@@ -36,11 +34,9 @@ Program = Annotated[
     ),
 ]
 Policy = Annotated[
-    str | None, typer.Option(metavar="NAME[:key=value,...]", help="Policy to use instead of the file's, or file.py:Class.")
+    str | None, typer.Option(metavar=NAME_FORM, help="Policy to use instead of the file's, or file.py:Class.")
 ]
-Cloud = Annotated[
-    str | None, typer.Option(metavar="NAME[:key=value,...]", help="Cloud to use instead of the file's, or file.py:Class.")
-]
+Cloud = Annotated[str | None, typer.Option(metavar=NAME_FORM, help="Cloud to use instead of the file's, or file.py:Class.")]
 
 
 @options_of(CommandSettings)
@@ -48,6 +44,13 @@ def run(context: typer.Context, file: Program = None, policy: Policy = None, clo
     """Run a dataflow with a live view, and write a report."""
     from elastream.api.run import Command
     from elastream.cli.program import execute
+    from elastream.recording.observer import LIMITED, Ending, Observer
+
+    class Last(Observer):
+        ending: Ending | None = None
+
+        def ended(self, ending: Ending) -> None:
+            self.ending = ending
 
     folder, resume, declarations = Path(), settings.get("resume"), settings_of(CommandSettings)
     lasting = {name: value for name, value in settings.items() if declarations[name].lasting}
@@ -67,7 +70,7 @@ def run(context: typer.Context, file: Program = None, policy: Policy = None, clo
         options = {**before, **options}
     if is_quiet(context):
         settings["show"] = False
-    ends = Ends()
+    last = Last()
     with contextlib.chdir(folder):
         earlier = {name: _read(declarations[name].kind, text) for name, text in options.items() if name not in settings}
         settings = {**earlier, **settings}
@@ -78,12 +81,14 @@ def run(context: typer.Context, file: Program = None, policy: Policy = None, clo
         command = Command(
             settings,
             settings.pop("scaling", ()),
-            (ends, *exporters(settings)),
+            (last, *exporters(settings)),
             {"file": str(file.resolve()), "folder": str(Path.cwd()), "options": options},
         )
         execute(file, command)
-    if ends.interrupted(settings.get("limit")):
-        raise KeyboardInterrupt
+    if last.ending is not None and last.ending.status == "stopped":
+        limited = settings.get("limit") is not None and last.ending.reason.startswith(LIMITED)
+        if not limited:
+            raise KeyboardInterrupt
 
 
 def _written(name: str, value: Any) -> str:
@@ -91,7 +96,9 @@ def _written(name: str, value: Any) -> str:
         return "\n".join(value)
     if isinstance(value, Mapping):
         return "\n".join(f"{key}={text}" for key, text in value.items())
-    return _absolute(value) if name == "input" or isinstance(value, Path) else str(value)
+    if (name == "input" or isinstance(value, Path)) and Path(value).exists():
+        return str(Path(value).resolve())
+    return str(value)
 
 
 def _read(kind: Kind, text: str) -> Any:
@@ -133,10 +140,6 @@ def exporters(settings: Mapping[str, Any]) -> "list[Observer]":
     return observers
 
 
-def _absolute(path: Path | str) -> str:
-    return str(Path(path).resolve()) if Path(path).exists() else str(path)
-
-
 def _of_earlier(run: Path, file: Path | None) -> tuple[Path, Path, Mapping[str, str]]:
     """Return the program, folder and options with which to resume `run`.
 
@@ -162,27 +165,3 @@ def _of_earlier(run: Path, file: Path | None) -> tuple[Path, Path, Mapping[str, 
     elif not (folder.is_dir() and os.access(folder, os.X_OK)):
         raise InputError(f"{run} was started in {folder}: No such file or directory")
     return file, folder, program.get("options", {})
-
-
-class Ends:
-    def __init__(self) -> None:
-        self._ending: Ending | None = None
-
-    def started(self, header: "Header") -> None:
-        pass
-
-    def observed(self, observation: "Observation") -> None:
-        pass
-
-    def decided(self, decision: "Decision") -> None:
-        pass
-
-    def ended(self, ending: "Ending") -> None:
-        self._ending = ending
-
-    def interrupted(self, limit: float | None) -> bool:
-        ending = self._ending
-        from elastream.recording.observer import LIMITED
-
-        limited = limit is not None and ending is not None and ending.reason.startswith(LIMITED)
-        return ending is not None and ending.status == "stopped" and not limited

@@ -1,7 +1,6 @@
 """Views of runs: `elastream ls`, `status`, `report` and `serve`."""
 
 import math
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +9,7 @@ import typer
 
 from elastream.cli.options import Recorded
 from elastream.cli.orders import Run, run_directory
-from elastream.cli.output import AsJson, print_json
+from elastream.cli.output import AsJson, print_json, time_of_day
 from elastream.errors import ElastreamError, InputError
 from elastream.settings import Address, Listen
 
@@ -58,7 +57,7 @@ def ls(folder: Folder = Path("runs"), as_json: AsJson = False) -> None:
         return
     table = plain_table("id", "dataflow", "state", "since", "cost", "in time")
     for row in rows:
-        since, cost = _local(row["since"]), _cost(row)
+        since, cost = time_of_day(row["since"]), _cost(row)
         table.add_row(row["id"], row["dataflow"], row["state"], since, cost, percent(row["in_time"]))
     make_console().print(table)
 
@@ -91,7 +90,7 @@ def status(run: Run, as_json: AsJson = False) -> None:
         return
     why = f": {figures['reason']}" if figures["reason"] else ""
     typer.echo(f"{run} {state.state}{f' in process {state.driver}' if state.driver else ''}{why}")
-    rows = [("dataflow", figures["dataflow"]), ("since", _local(figures["since"]))]
+    rows = [("dataflow", figures["dataflow"]), ("since", time_of_day(figures["since"]))]
     if recording is not None:
         rows += [("policy", figures["policy"]), ("length", clock(recording.end))]
         rows += [("hosts", f"{figures['hosts']:.0f}")] if not math.isnan(figures["hosts"]) else []
@@ -150,10 +149,6 @@ def _cost(figures: "Mapping[str, Any]") -> str:
     from elastream.core.wording import money
 
     return f"{money(figures['cost'])} {figures['currency']}".strip()
-
-
-def _local(seconds: float | None) -> str:
-    return "" if not seconds else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
 def _read(directory: "RunDirectory") -> "tuple[RunState, Recording | None]":

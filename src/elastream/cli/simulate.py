@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from elastream.cli.experiment import MISSED_STATUS, STDOUT, Html, Json, save
-from elastream.cli.options import as_seconds, as_some_seconds, is_quiet, named_by, options_of
+from elastream.cli.options import NAME_FORM, as_seconds, as_some_seconds, is_quiet, named_by, options_of
 from elastream.cli.output import AsJson, print_json
 from elastream.cli.program import declared
 from elastream.cli.tables import print_table
@@ -31,7 +31,7 @@ Against = Annotated[
 ]
 Policies = Annotated[
     list[str] | None,
-    typer.Option("--policy", metavar="NAME[:key=value,...]", help="Policy to compare, or file.py:Class. Repeatable."),
+    typer.Option("--policy", metavar=NAME_FORM, help="Policy to compare, or file.py:Class. Repeatable."),
 ]
 Prices = Annotated[
     Path | None,
@@ -81,7 +81,7 @@ def simulate(  # noqa: PLR0913
         if settings.keys() & {"speeds", "links"}:
             raise InputError("a recorded run is replayed on hosts as they were: --speeds and --links need a FILE")
         seed = settings.get("seed", SimulateSettings.seed)
-        _finish(_replay(calibrate, against, policy or [], seed, console), html, json_file, console)
+        _finish(console, _replay(calibrate, against, policy or [], seed, console), html, json_file)
         return
     declaration = declared(file)
     named: dict[str, Policy] = {text: named_by(text, "policy", file) for text in policy or []}
@@ -105,11 +105,11 @@ def simulate(  # noqa: PLR0913
         )
     print_table(console, comparison.table())
     console.print(comparison.verdict, highlight=False, markup=False, soft_wrap=True)
-    _finish(comparison.outcome(), html, json_file, console)
+    _finish(console, comparison.outcome(), html, json_file)
 
 
-def _finish(outcome: "Findings", html: Path | None, json_file: Path | None, console: "Console") -> None:
-    save(outcome, html, json_file, console)
+def _finish(console: "Console", outcome: "Findings", html: Path | None, json_file: Path | None) -> None:
+    save(console, outcome.to_json(), outcome.page, html, json_file)
     if not outcome.holds:
         raise typer.Exit(MISSED_STATUS)
 
@@ -183,7 +183,6 @@ def prices(
     as_json: AsJson = False,
 ) -> None:
     """List the host types of a price list, cheapest first, in USD."""
-    from elastream.cli.tables import print_table
     from elastream.dashboard.console import make_console
     from elastream.evaluation.page import Table
     from elastream.evaluation.prices import describe, read_prices

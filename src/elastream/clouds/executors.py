@@ -27,7 +27,6 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 from elastream.clouds.notices import Notice, check_notices, noticed
@@ -350,10 +349,6 @@ EXECUTOR_START_TIMEOUT_S = 90.0  # a cold executor takes about 15 s
 STABILIZATION_DOWN = 300.0  # HPA's default (seconds): on a shared cluster, released executors may be slow to come back.
 CONNECT_TIMEOUT_S = 5.0
 
-# YARN and Kubernetes end a session after twice as many lost executors as it began with. A run of months loses that many
-# to preemption and maintenance alone.
-TOLERATE_LOSSES: Mapping[str, str] = MappingProxyType({"spark.executor.maxNumFailures": "1000000"})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorCloud(Cloud):
@@ -459,6 +454,20 @@ def declared_type(
         least = MIN_HEAP_MIB * kind.memory / executor_memory(kind)
         raise CloudError(f"host type {kind.name!r} has {kind.memory:g} MB: an executor needs {least:.0f} MB")
     return kind
+
+
+def requested_by_spark(cloud: ExecutorCloud) -> Mapping[str, str]:
+    """Return the settings of a session whose first executors Spark requests from YARN or Kubernetes."""
+    (kind,) = cloud.types
+    return {
+        "spark.executor.instances": str(cloud.min_hosts),
+        # Executors come one by one: a session that waited for the first ones would hide why they do not come.
+        "spark.scheduler.minRegisteredResourcesRatio": "0",
+        # They end a session after twice as many lost executors as it began with. A run of months loses that many to
+        # preemption and maintenance alone.
+        "spark.executor.maxNumFailures": "1000000",
+        **memory_settings(kind),
+    }
 
 
 def memory_settings(kind: HostType) -> Mapping[str, str]:

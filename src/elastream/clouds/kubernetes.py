@@ -79,13 +79,9 @@ class Kubernetes(executors.ExecutorCloud):
             "spark.kubernetes.namespace": self.namespace,
             "spark.kubernetes.container.image": self.image,
             "spark.kubernetes.executor.request.cores": f"{kind.cores * 1000:.0f}m",
-            "spark.executor.instances": str(self.min_hosts),
-            # Executors come one by one: a session that waited for the first ones would hide why they do not come.
-            "spark.scheduler.minRegisteredResourcesRatio": "0",
             # How long a pod that is pending and no longer wanted is left alone.
             "spark.dynamicAllocation.executorIdleTimeout": "5s",
-            **executors.TOLERATE_LOSSES,
-            **executors.memory_settings(kind),
+            **executors.requested_by_spark(self),
             **account,
             **self.settings,
         }

@@ -48,15 +48,10 @@ class Yarn(executors.ExecutorCloud):
     def open_own_session(self, folder: Path) -> executors.ExecutorProvider:
         managers = resource_managers(os.environ)
         towards = executors.address_towards("YARN's resource manager", managers) if managers else ""
-        (kind,) = self.types
         jars = {"spark.yarn.jars": self.jars} if self.jars else {}
         settings = {
             "spark.yarn.queue": self.queue,
-            "spark.executor.instances": str(self.min_hosts),
-            # Executors come one by one: a session that waited for the first ones would hide why they do not come.
-            "spark.scheduler.minRegisteredResourcesRatio": "0",
-            **executors.TOLERATE_LOSSES,
-            **executors.memory_settings(kind),
+            **executors.requested_by_spark(self),
             # Sockets of Python workers would be in the container's folder, whose path is longer than Linux takes, or in one
             # that all users of the node share.
             "spark.python.unix.domain.socket.enabled": "false",

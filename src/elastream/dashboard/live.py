@@ -205,7 +205,7 @@ class Screen:
             elapsed += f" of {clock(self._length + (self._began or 0.0))}"
         resumed = "".join(f"   resumed {each}" for each in self._header.resumptions[-1:])
         about = (f"   {self._header.policy}   {elapsed}", "dim")
-        return Text.assemble(name, about, (resumed, "yellow"), overflow="ellipsis", no_wrap=True)
+        return _line(name, about, (resumed, "yellow"))
 
     def _figures(self, observation: Observation, width: int) -> Table:
         curve = max(0, min(60, width - 44))
@@ -231,14 +231,12 @@ class Screen:
 
     def _latency(self, observation: Observation) -> Text:
         target, p99 = self._header.target_latency, observation.overall(Metric.LATENCY_P99)
-        return Text.assemble(
+        return _line(
             ("latency      ", "dim"),
             f"p50 {written(observation, Metric.LATENCY_P50)}   p99 ",
             (duration_text(p99), style_of(p99, target)),
             ("" if target is None else f"   target {duration_text(target)}", "dim"),
             (f"   {basis_text(observation.latency_basis)}" if observation.latency_basis else "", "dim"),
-            overflow="ellipsis",
-            no_wrap=True,
         )
 
     def _operators(self, observation: Observation, operators: Sequence[Operator], width: int) -> Table:
@@ -272,7 +270,7 @@ class Screen:
         table.add_column(style="dim", no_wrap=True, justify="right", min_width=5)
         table.add_column(no_wrap=True, overflow="ellipsis")
         for decision in list(self._decisions)[-rows:][::-1]:
-            table.add_row(clock(decision.time), Text(summary_of(decision), overflow="ellipsis", no_wrap=True))
+            table.add_row(clock(decision.time), _line(summary_of(decision)))
         return table
 
 
@@ -380,7 +378,7 @@ def _alarms(observation: Observation) -> list[Text]:
     lines = [f"ALARM since {clock(alarm.since)}  {alarm.source}: {alarm.said}" for alarm in shown]
     if len(shown) < len(observation.alarms):
         lines.append(f"and {len(observation.alarms) - len(shown)} more alarms")
-    return [Text(line, style="bold red", overflow="ellipsis", no_wrap=True) for line in lines]
+    return [_line((line, "bold red")) for line in lines]
 
 
 def _closed(observation: Observation) -> list[Text]:
@@ -388,7 +386,7 @@ def _closed(observation: Observation) -> list[Text]:
     if not reasons:
         return []
     more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
-    return [Text(f"guards: {reasons[0]}{more}", style="yellow", overflow="ellipsis", no_wrap=True)]
+    return [_line((f"guards: {reasons[0]}{more}", "yellow"))]
 
 
 def _running(observation: Observation, operator: Operator) -> Text:
@@ -424,7 +422,7 @@ def rings_of(observation: Observation) -> list[Text]:
     return lines
 
 
-def _line(*parts: str | tuple[str, str]) -> Text:
+def _line(*parts: str | Text | tuple[str, str]) -> Text:
     return Text.assemble(*parts, overflow="ellipsis", no_wrap=True)
 
 

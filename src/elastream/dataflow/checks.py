@@ -1,8 +1,7 @@
 """Checks of a graph that hold for every plant; `elastream.dataflow.compiling` has Spark's and those of columns."""
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn
 
 from elastream.dataflow.endpoints import DomainSignal, Nothing
 from elastream.dataflow.functions import Loop, receiver_of
@@ -12,25 +11,11 @@ from elastream.dataflow.schema import columns_of, in_words
 from elastream.dataflow.windows import WindowKind
 from elastream.errors import DataflowError
 
-
-class Parts(Protocol):
-    @property
-    def name(self) -> str: ...
-    @property
-    def operators(self) -> tuple[Operator, ...]: ...
-    @property
-    def edges(self) -> tuple[Edge, ...]: ...
-    @property
-    def by_name(self) -> Mapping[str, Operator]: ...
-    @property
-    def inputs(self) -> Mapping[str, tuple[Edge, ...]]: ...
-    @property
-    def outputs(self) -> Mapping[str, tuple[Edge, ...]]: ...
-    @property
-    def order(self) -> tuple[str, ...]: ...
+if TYPE_CHECKING:  # which these checks are part of
+    from elastream.dataflow.graph import Graph
 
 
-def check_structure(graph: Parts) -> None:
+def check_structure(graph: "Graph") -> None:
     """Raise DataflowError for the first structural fault of `graph`, which may be empty."""
     _check_names(graph)
     _check_edges(graph)
@@ -49,7 +34,7 @@ def check_structure(graph: Parts) -> None:
             _check_alternate(graph, operator, alternate)
 
 
-def fail(graph: Parts, sentence: str, *at: str) -> NoReturn:
+def fail(graph: "Graph", sentence: str, *at: str) -> NoReturn:
     """Raise DataflowError with `sentence`; `at` is the operator and its key in a document."""
     raise DataflowError(f"dataflow {graph.name!r}: {sentence}", ("operators", *at) if at else ())
 
@@ -57,14 +42,14 @@ def fail(graph: Parts, sentence: str, *at: str) -> NoReturn:
 # -- names, edges, choices ---------------------------------------------------------------------------------------------
 
 
-def _check_names(graph: Parts) -> None:
+def _check_names(graph: "Graph") -> None:
     if not all(operator.name for operator in graph.operators):
         fail(graph, "an operator has no name")
     if several := [name for name, count in Counter(operator.name for operator in graph.operators).items() if count > 1]:
         fail(graph, f"two operators are called {several[0]!r}", several[0])
 
 
-def _check_edges(graph: Parts) -> None:
+def _check_edges(graph: "Graph") -> None:
     ports: dict[tuple[str, str], int] = {}
     for edge in graph.edges:
         way = f"{edge.source} -> {edge.target}"
@@ -94,7 +79,7 @@ def _check_edges(graph: Parts) -> None:
         ports[edge.source, edge.target] = edge.port
 
 
-def _check_choices(graph: Parts) -> None:
+def _check_choices(graph: "Graph") -> None:
     branches: dict[str, list[Edge]] = {}
     for edge in graph.edges:
         if edge.choice is not None:
@@ -125,7 +110,7 @@ def _check_choices(graph: Parts) -> None:
             fail(graph, f"a choice and an operator with alternates are both called {name!r}: guards go by the name", *at)
 
 
-def _check_order(graph: Parts) -> None:
+def _check_order(graph: "Graph") -> None:
     if len(graph.order) != len(graph.operators):
         around = _cycle(graph, set(graph.by_name) - set(graph.order))
         fail(
@@ -137,7 +122,7 @@ def _check_order(graph: Parts) -> None:
         )
 
 
-def _cycle(graph: Parts, among: set[str]) -> list[str]:
+def _cycle(graph: "Graph", among: set[str]) -> list[str]:
     # Every operator not reached by the topological sort is on or downstream of a cycle: walking upstream finds one.
     path = [min(among)]
     while True:
@@ -147,7 +132,7 @@ def _cycle(graph: Parts, among: set[str]) -> list[str]:
         path.append(previous)
 
 
-def _check_sinks(graph: Parts) -> None:
+def _check_sinks(graph: "Graph") -> None:
     sinks = [operator for operator in graph.operators if operator.kind is Kind.SINK]
     if not sinks:
         fail(graph, "it has no sink")
@@ -177,7 +162,7 @@ def _check_sinks(graph: Parts) -> None:
             branches[name] = sink.name
 
 
-def _check_empty(graph: Parts, sink: Operator) -> None:
+def _check_empty(graph: "Graph", sink: Operator) -> None:
     for edge in graph.inputs[sink.name]:
         if edge.choice is None:
             fail(
@@ -193,7 +178,7 @@ def _check_empty(graph: Parts, sink: Operator) -> None:
 # -- operators ---------------------------------------------------------------------------------------------------------
 
 
-def _check_ends(graph: Parts, operator: Operator) -> None:
+def _check_ends(graph: "Graph", operator: Operator) -> None:
     name, inputs, outputs = operator.name, graph.inputs[operator.name], graph.outputs[operator.name]
     if operator.kind is Kind.SOURCE and inputs:
         fail(graph, f"source {name!r} has an input, {inputs[0].source!r}", name, "from")
@@ -207,7 +192,7 @@ def _check_ends(graph: Parts, operator: Operator) -> None:
         fail(graph, f"operator {name!r} has no function", name)
 
 
-def _check_amounts(graph: Parts, operator: Operator) -> None:
+def _check_amounts(graph: "Graph", operator: Operator) -> None:
     name = operator.name
     if operator.cores < 0 or operator.memory < 0:
         fail(graph, f"operator {name!r} needs a negative amount of cores or memory", name)
@@ -228,7 +213,7 @@ NOT_CALLED = {
 }
 
 
-def _check_on_error(graph: Parts, operator: Operator) -> None:
+def _check_on_error(graph: "Graph", operator: Operator) -> None:
     if operator.on_error is OnError.FAIL:
         return
     ends = "it has no function" if operator.kind in (Kind.SOURCE, Kind.SINK) else ""
@@ -237,7 +222,7 @@ def _check_on_error(graph: Parts, operator: Operator) -> None:
         fail(graph, f"on_error {message}", operator.name, "on_error")
 
 
-def _check_alternate(graph: Parts, operator: Operator, alternate: Alternate) -> None:
+def _check_alternate(graph: "Graph", operator: Operator, alternate: Alternate) -> None:
     name, own = operator.name, "" if alternate.name == operator.name else f" for {alternate.name!r}"
     at = (name, "alternates", alternate.name)
     if not alternate.name:
@@ -271,7 +256,7 @@ def _check_alternate(graph: Parts, operator: Operator, alternate: Alternate) -> 
             )
 
 
-def check_patterns(graph: Parts) -> None:
+def check_patterns(graph: "Graph") -> None:
     """Raise DataflowError for the first operator of the well-formed `graph` that is not a supported pattern."""
     for operator in graph.operators:
         _check_forms(graph, operator)
@@ -287,7 +272,7 @@ def check_patterns(graph: Parts) -> None:
             _check_sequence(graph, operator)
 
 
-def _check_forms(graph: Parts, operator: Operator) -> None:
+def _check_forms(graph: "Graph", operator: Operator) -> None:
     name = operator.name
     forms = sorted({alternate.form for alternate in operator.alternates} - {Form.NONE})
     if operator.kind is Kind.KEYED:
@@ -319,7 +304,7 @@ def _check_forms(graph: Parts, operator: Operator) -> None:
         )
 
 
-def _check_functions(graph: Parts, operator: Operator) -> None:
+def _check_functions(graph: "Graph", operator: Operator) -> None:
     name = operator.name
     for alternate in operator.alternates:
         if isinstance(alternate.function, Loop) and alternate.form not in REPEATABLE:
@@ -331,7 +316,7 @@ def _check_functions(graph: Parts, operator: Operator) -> None:
         _check_switch(graph, operator)
 
 
-def _check_switch(graph: Parts, operator: Operator) -> None:
+def _check_switch(graph: "Graph", operator: Operator) -> None:
     name = operator.name
     if any(alternate.form is not Form.SWITCH for alternate in operator.alternates):
         fail(graph, f"operator {name!r} is a switch and has an alternate that is none", name, "alternates")
@@ -341,7 +326,7 @@ def _check_switch(graph: Parts, operator: Operator) -> None:
             fail(graph, f"{edge.target!r} takes records of switch {name!r} without a port: name one", edge.target, "from")
 
 
-def _check_native(graph: Parts, operator: Operator) -> None:
+def _check_native(graph: "Graph", operator: Operator) -> None:
     name = operator.name
     if operator.waits:
         fail(graph, f"operator {name!r} runs in the JVM, its calls cannot overlap: leave out `waits`", name, "waits")
@@ -362,7 +347,7 @@ def _check_native(graph: Parts, operator: Operator) -> None:
         )
 
 
-def _check_ports(graph: Parts, operator: Operator) -> None:
+def _check_ports(graph: "Graph", operator: Operator) -> None:
     name, ports = operator.name, sorted({edge.port for edge in graph.inputs[operator.name]})
     forms = {alternate.form for alternate in operator.alternates}
     if Form.JOIN in forms and ports != [0, 1]:
@@ -376,7 +361,7 @@ def _check_ports(graph: Parts, operator: Operator) -> None:
         fail(graph, f"operator {name!r} has inputs of ports {ports}, which only joins and zips have", name, "from")
 
 
-def _check_time(graph: Parts, operator: Operator) -> None:
+def _check_time(graph: "Graph", operator: Operator) -> None:
     name, window, timeout = operator.name, operator.window, operator.timeout
     forms = {alternate.form for alternate in operator.alternates}
     if window is not None and operator.kind is not Kind.KEYED:
@@ -427,7 +412,7 @@ def _check_time(graph: Parts, operator: Operator) -> None:
         )
 
 
-def _check_state(graph: Parts, operator: Operator) -> None:
+def _check_state(graph: "Graph", operator: Operator) -> None:
     name, forms = operator.name, {alternate.form for alternate in operator.alternates}
     own = [alternate for alternate in operator.alternates if alternate.state]
     if (operator.own_state or own) and (operator.kind is not Kind.KEYED or not forms <= {Form.STATE, Form.NONE}):
@@ -444,7 +429,7 @@ def _check_state(graph: Parts, operator: Operator) -> None:
         )
 
 
-def _check_selection(graph: Parts, operator: Operator) -> None:
+def _check_selection(graph: "Graph", operator: Operator) -> None:
     name = operator.name
     if not operator.selects:
         return
@@ -477,7 +462,7 @@ def _is_zip(operator: Operator) -> bool:
     return any(alternate.form is Form.ZIP for alternate in operator.alternates)
 
 
-def _check_zip(graph: Parts, operator: Operator) -> None:
+def _check_zip(graph: "Graph", operator: Operator) -> None:
     """Check that inputs of a zip are ordered, so that a replayed batch pairs the same records."""
     for edge in graph.inputs[operator.name]:
         before = graph.by_name[edge.source]
@@ -491,7 +476,7 @@ def _check_zip(graph: Parts, operator: Operator) -> None:
             )
 
 
-def _check_sequence(graph: Parts, operator: Operator) -> None:
+def _check_sequence(graph: "Graph", operator: Operator) -> None:
     name = operator.name
     if operator.kind is Kind.SINK:
         fail(graph, f"sink {name!r} cannot be sequential: make the operator before it so", name, "sequential")
@@ -505,7 +490,7 @@ def _check_sequence(graph: Parts, operator: Operator) -> None:
     _check_ordered(graph, operator, name)
 
 
-def _check_ordered(graph: Parts, operator: Operator, name: str) -> None:
+def _check_ordered(graph: "Graph", operator: Operator, name: str) -> None:
     waiting, visited = [operator], {operator.name}
     while waiting:
         each = waiting.pop()

@@ -319,16 +319,16 @@ def _follow(graph: Graph, plan: SegmentPlan, edges: dict[Edge, Columns]) -> None
     arriving = [_columns_in(graph, inlet, edges) for inlet in plan.before.inlets]
     leaving = _columns_out(graph, plan.before, arriving)
     if plan.keyed is not None and plan.behind is not None:
-        into = [columns for flow, columns in leaving if flow.target is plan.keyed]
+        into = [flow.columns for flow in leaving if flow.target is plan.keyed]
         leaving = _columns_out(graph, plan.behind, [grouped(plan.keyed, into)])
-    merged: dict[str, _Leaving] = {}
-    for flow, columns in leaving:
+    merged: dict[str, _Flow] = {}
+    for flow in leaving:
         if isinstance(flow.target, Edge):
-            edges[flow.target] = columns
+            edges[flow.target] = flow.columns
             continue
-        before = merged.setdefault(flow.target.name, _Leaving(flow.by, columns))
-        if _known([before.columns, columns]) and set(before.columns) != set(columns):  # they are united by name
-            first, other = (before.by, in_words(before.columns)), (flow.by, in_words(columns))
+        before = merged.setdefault(flow.target.name, flow)
+        if _known([before.columns, flow.columns]) and set(before.columns) != set(flow.columns):  # they are united by name
+            first, other = (before.by, in_words(before.columns)), (flow.by, in_words(flow.columns))
             raise merge_error(graph, flow.target.name, first, other)
 
 
@@ -337,11 +337,6 @@ class _Flow:
     """Records that leave a chain; `by` is the operator that emits them."""
 
     target: Operator | Edge
-    by: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Leaving:
     by: str
     columns: Columns
 
@@ -361,7 +356,7 @@ def _columns_in(graph: Graph, inlet: Inlet, edges: Mapping[Edge, Columns]) -> Co
     return columns
 
 
-def _columns_out(graph: Graph, chain: Chain, arriving: Sequence[Columns]) -> list[tuple[_Flow, Columns]]:
+def _columns_out(graph: Graph, chain: Chain, arriving: Sequence[Columns]) -> list[_Flow]:
     emitted: dict[Edge, Columns] = {}
     for inlet, columns in zip(chain.inlets, arriving, strict=True):
         selected = _selected(inlet.natives, columns)
@@ -378,7 +373,7 @@ def _columns_out(graph: Graph, chain: Chain, arriving: Sequence[Columns]) -> lis
         if isinstance(outlet.target, Operator) and isinstance(outlet.target.writes, DomainSignal):
             _check_signal(outlet.target.name, outlet.target.writes, columns)
         by = outlet.natives[-1].name if outlet.natives else outlet.inputs[0].source
-        leaving.append((_Flow(outlet.target, by), columns))
+        leaving.append(_Flow(outlet.target, by, columns))
     return leaving
 
 

@@ -5,7 +5,7 @@ Expressions are SQL text or Columns of PySpark, which need a session when they a
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, TypeAlias
 
 from elastream.dataflow.schema import Columns, OpenColumns, check_known, selected_name
 from elastream.errors import DataflowError
@@ -23,15 +23,15 @@ def is_column(value: object) -> bool:
     return type(value).__name__ == "Column" and type(value).__module__.startswith("pyspark.")
 
 
-@runtime_checkable
-class Native(Protocol):
-    """A native operator of this module; users' functions from DataFrame to DataFrame are none."""
+class Native:
+    """A native operator; users' functions from DataFrame to DataFrame are none.
 
-    def columns(self, operator: str, arriving: Columns) -> Columns: ...
+    They are equal by text, because `==` of two Columns is a Column.
+    """
 
-
-class _Value:
-    """Equality by text, because `==` of two Columns is a Column."""
+    def columns(self, operator: str, arriving: Columns) -> Columns:
+        """Return the columns of its records; by default, only Spark knows them."""
+        return OpenColumns()
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and repr(self) == repr(other)
@@ -41,7 +41,7 @@ class _Value:
 
 
 @dataclass(frozen=True, eq=False)
-class Where(_Value):
+class Where(Native):
     condition: Expression
 
     def columns(self, operator: str, arriving: Columns) -> Columns:
@@ -49,7 +49,7 @@ class Where(_Value):
 
 
 @dataclass(frozen=True, eq=False)
-class Select(_Value):
+class Select(Native):
     """The columns `expressions`: SQL text such as `"lower(word) AS word"`, or Columns."""
 
     items: tuple[Expression, ...]
@@ -62,7 +62,7 @@ class Select(_Value):
 
 
 @dataclass(frozen=True, eq=False)
-class WithColumns(_Value):
+class WithColumns(Native):
     """The arriving columns, with `expressions` by name added or replaced."""
 
     expressions: Mapping[str, Expression]
@@ -76,7 +76,7 @@ class WithColumns(_Value):
 
 
 @dataclass(frozen=True, eq=False)
-class Drop(_Value):
+class Drop(Native):
     names: tuple[str, ...]
 
     def columns(self, operator: str, arriving: Columns) -> Columns:
@@ -91,7 +91,7 @@ class Drop(_Value):
 
 
 @dataclass(frozen=True, eq=False)
-class Explode(_Value):
+class Explode(Native):
     """A record for each element of the array `column`, in the column `into`. `outer`: also for an empty array."""
 
     column: Expression
@@ -103,7 +103,7 @@ class Explode(_Value):
 
 
 @dataclass(frozen=True, eq=False)
-class JoinTable(_Value):
+class JoinTable(Native):
     """A join with a static DataFrame, or with what a function of the session returns."""
 
     table: Any
@@ -117,7 +117,7 @@ class JoinTable(_Value):
 
 
 @dataclass(frozen=True, eq=False)
-class DropDuplicates(_Value):
+class DropDuplicates(Native):
     """The first record of each value of `names` (empty: of all columns).
 
     Attributes:
@@ -135,13 +135,10 @@ class DropDuplicates(_Value):
 
 
 @dataclass(frozen=True, eq=False)
-class Sql(_Value):
+class Sql(Native):
     """A query over the records, which are the table `{stream}`."""
 
     text: str
-
-    def columns(self, operator: str, arriving: Columns) -> Columns:
-        return OpenColumns()
 
 
 # A function from DataFrame to DataFrame.

@@ -39,10 +39,6 @@ class Located:
     text: str = ""
     columns: bool = False  # True if errors name a column beside the line
 
-    def line(self, loc: Loc) -> int:
-        """Return the line (from 1) of the value at `loc`, or of the nearest enclosing one."""
-        return self.place(loc)[0]
-
     def error(self, loc: Loc, sentence: str) -> DataflowError:
         """Return the error `file:line: field: sentence`, or `file:line:column: ...`."""
         field = ".".join(str(step) for step in loc)
@@ -62,6 +58,7 @@ class Located:
         return tuple(step for step, _ in self._walk(loc))
 
     def place(self, loc: Loc) -> tuple[int, int]:
+        """Return line and column (from 1) of the value at `loc`, or of the nearest enclosing one."""
         line, column = ([(0, 0)] + [place for _, place in self._walk(loc)])[-1]
         return line + 1, column + 1
 
@@ -81,7 +78,7 @@ class Located:
         try:
             return schema.model_validate(self.data)
         except ValidationError as problem:
-            errors = sorted(problem.errors(), key=lambda error: self.line(error["loc"]))
+            errors = sorted(problem.errors(), key=lambda error: self.place(error["loc"])[0])
             raise self._explained(errors[0], schema) from None
 
     def _explained(self, error: ErrorDetails, schema: type[BaseModel]) -> DataflowError:

@@ -60,14 +60,10 @@ def decimal_mark(texts: Sequence[str], separator: str) -> str:
     return "."
 
 
-def _other(mark: str) -> str:
-    return "," if mark == "." else "."
-
-
 def number_of(text: str, decimal: str) -> float:
     text = text.strip()
     if text.isdecimal():
         return float(text)
     if not _FORMS[decimal].fullmatch(text):
         raise ValueError(f"{text!r} is not a number")
-    return float(re.sub(_BLANKS, "", text).replace(_other(decimal), "").replace(",", "."))
+    return float(re.sub(_BLANKS, "", text).replace("," if decimal == "." else ".", "").replace(",", "."))

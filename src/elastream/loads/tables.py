@@ -192,17 +192,13 @@ def _read_parquet(file: Path) -> Table:
         frame = frame.reset_index()
     columns = [
         [
-            "" if empty else _text_of(value)
+            "" if empty else str(value.isoformat() if isinstance(value, datetime.date) else value)
             for value, empty in zip(frame[name].astype(object), frame[name].isna(), strict=True)
         ]
         for name in frame.columns
     ]
     rows = [Row(number, cells) for number, cells in enumerate(zip(*columns, strict=True), 1)]
     return Table(file, tuple(map(str, frame.columns)), rows)
-
-
-def _text_of(value: Any) -> str:
-    return str(value.isoformat()) if isinstance(value, datetime.date) else str(value)
 
 
 def _read_prometheus(file: Path) -> Table:

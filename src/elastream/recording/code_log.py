@@ -5,7 +5,6 @@ Version 0 is that of the start. A file is on disk before its line and never chan
 
 import hashlib
 import json
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -15,7 +14,7 @@ from typing import Any
 from elastream.errors import EnvironmentProblem, InputError
 from elastream.recording.directory import RunDirectory
 from elastream.recording.formats import marked, unmarked
-from elastream.recording.lines import appended, line, locked, replace_whole, write_whole
+from elastream.recording.lines import append_at, appended, line, locked, replace_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +83,7 @@ class CodeLog:
                 if fresh.version != len(self._versions):
                     raise InputError(f"version {len(self._versions) - 1} of the code was given meanwhile: give this again")
                 replace_whole(self.file(fresh.version), content)
-                os.ftruncate(file, self._read)  # half a line that a crash has left
-                os.lseek(file, 0, os.SEEK_END)
-                with open(file, "ab", buffering=0, closefd=False) as raw:
-                    write_whole(raw, line(self._fields(fresh, content)))
+                append_at(file, self._read, self._fields(fresh, content))
                 self._take_over()
         except OSError as error:
             raise self._problem(error) from error

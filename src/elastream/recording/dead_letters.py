@@ -5,7 +5,7 @@ A line names its batch, so that a repeated batch is not doubled. A full file rep
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +36,10 @@ class DeadLetters:
     # Records left out so far, by operator.
     counts: dict[str, int] = field(default_factory=dict)
     _newest: dict[str, int] = field(default_factory=dict)
-    _lines: Lines | None = None
 
     def __post_init__(self) -> None:
-        if self.path.exists():
-            self._lines = Lines(self.path, "the dead letters")
-            lines = self._lines.read()
-        else:
-            lines = []
+        self._lines = Lines(self.path, "the dead letters") if self.path.exists() else None
+        lines = [] if self._lines is None else self._lines.read()
         for last in lines[-1:] or list(_read(_older(self.path)))[-1:]:
             self.counts, self._newest = dict(last["so_far"]), dict(last["newest"])
 
@@ -62,13 +58,7 @@ class DeadLetters:
         newest = {**self._newest, left_out.query: left_out.batch}
         if self._lines is None:
             self._lines = Lines(self.path, "the dead letters")
-        fields = {
-            "query": left_out.query,
-            "batch": left_out.batch,
-            "counts": dict(left_out.counts),
-            "letters": list(left_out.letters),
-        }
-        self._lines.append({**fields, "so_far": counts, "newest": newest})
+        self._lines.append({**asdict(left_out), "so_far": counts, "newest": newest})
         self.counts, self._newest = counts, newest
 
     def close(self) -> None:

@@ -12,9 +12,8 @@ from elastream.core.decision import Decision, Fault, Proposal, Unknown
 from elastream.core.frames import Frame
 from elastream.core.guarding import GUARDS, GuardDecision
 from elastream.core.hosts import Billing, HostState, HostType, Lease
-from elastream.core.latency import Basis
 from elastream.core.metrics import Metric
-from elastream.core.observation import Composition, Observation
+from elastream.core.observation import Observation
 from elastream.recording.observer import Ending, Header, Json
 
 
@@ -136,14 +135,6 @@ def read_standing(fields: Mapping[str, Any], before: GuardDecision | None) -> Gu
         fields["texts"] or (before.texts if before is not None else {}),
         fields.get("by", GUARDS),
     )
-
-
-def read_composition(fields: Mapping[str, Any]) -> Composition:
-    return Composition(**fields)
-
-
-def read_basis(written: Mapping[str, str]) -> dict[str, Basis]:
-    return {source: Basis(value) for source, value in written.items()}
 
 
 def _lease(lease: Lease) -> Json:

@@ -5,19 +5,18 @@ A version's file is on disk before its line.
 
 import hashlib
 import json
-import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from elastream.dataflow.key_table import KeyTable, Selection
 from elastream.errors import DataflowError, EnvironmentProblem, InputError
 from elastream.recording.directory import RunDirectory
-from elastream.recording.formats import marked, unmarked
-from elastream.recording.lines import appended, line, locked, replace_whole, write_whole
+from elastream.recording.formats import unmarked
+from elastream.recording.lines import append_at, appended, locked, replace_whole
 from elastream.recording.observer import Header
 
 if TYPE_CHECKING:
@@ -75,11 +74,7 @@ class KeyTableLog:
                 replace_whole(path, content)
                 named = str(path.relative_to(self._directory.root))
                 entry = KeyTableVersion(table.operator, version, named, digest, len(table), time.time(), who)
-                os.ftruncate(file, self._read)  # half a line that a crash has left
-                os.lseek(file, 0, os.SEEK_END)
-                with open(file, "ab", buffering=0, closefd=False) as raw:
-                    fields = {name: getattr(entry, name) for name in entry.__slots__}
-                    write_whole(raw, line(fields if self._read else marked(fields)))
+                append_at(file, self._read, asdict(entry))
                 self._take_over()
                 return version
         except OSError as error:

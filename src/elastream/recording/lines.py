@@ -109,6 +109,14 @@ def locked(path: Path) -> Iterator[int]:
         os.close(file)  # which releases the lock
 
 
+def append_at(file: int, end: int, fields: Mapping[str, Any]) -> None:
+    """Append a line to a locked file whose whole lines end at byte `end`: half a line of a crash is cut off."""
+    os.ftruncate(file, end)
+    os.lseek(file, 0, os.SEEK_END)
+    with open(file, "ab", buffering=0, closefd=False) as raw:
+        write_whole(raw, line(fields if end else marked(fields)))
+
+
 def appended(path: Path, offset: int) -> list[bytes]:
     """Return the complete lines of a file, if it exists, from byte `offset` on."""
     try:

@@ -3,11 +3,12 @@
 import json
 import logging
 import os
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
-from itertools import chain, islice
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -76,14 +77,11 @@ class Entries:
 
     def _describe(self, header: Header) -> None:
         self._header, self._described = header, True
-        self._write({"kind": "start", "format": FORMAT, **_timed(header), **asdict(header)})
+        time = {"time": header.before["time"]} if header.before else {}
+        self._write({"kind": "start", "format": FORMAT, **time, **asdict(header)})
 
     def _write(self, entry: Json) -> None:
         raise NotImplementedError
-
-
-def _timed(header: Header) -> Json:
-    return {"time": header.before["time"]} if header.before else {}
 
 
 log = logging.getLogger(__name__)
@@ -330,13 +328,10 @@ class Recording:
     @cached_property
     def latency_basis(self) -> Mapping[str, Basis]:
         """Least exact basis of latencies over the whole run, by source."""
-        return weakest(map(form.read_basis, self.series.bases))
+        return weakest({source: Basis(value) for source, value in each.items()} for each in self.series.bases)
 
     def signal_rounds(self) -> Iterator[tuple[float, int, Signals]]:
         """Yield for each observation its time, the version of the guards in force, and the newest signal readings."""
-        return ((time, version, dict(signals)) for time, version, signals in self._rounds())
-
-    def _rounds(self) -> Iterator[tuple[float, int, dict[str, SignalReading]]]:
         rows, versions = self.series.signals.rows(), iter(self.series.guards)
         row, version = next(rows, None), next(versions, None)
         now: dict[str, SignalReading] = {}
@@ -351,14 +346,12 @@ class Recording:
                 row = next(rows, None)
             while version is not None and version[0] <= number:
                 in_force, version = version[1], next(versions, None)
-            yield time, in_force, now
+            yield time, in_force, dict(now)
 
     def signals_at(self, time: float) -> Signals:
         """Return the newest reading of each signal at the last observation by `time`."""
-        newest: Signals = {}
-        for _, _, signals in islice(self._rounds(), int(np.searchsorted(self.times, time, side="right"))):
-            newest = signals
-        return dict(newest)
+        rounds = takewhile(lambda each: each[0] <= time, self.signal_rounds())
+        return next((signals for _, _, signals in deque(rounds, maxlen=1)), {})
 
     def standings_at(self, time: float) -> Mapping[str, GuardDecision]:
         standings: dict[str, GuardDecision] = {}
@@ -374,7 +367,7 @@ class Recording:
     def compositions_at(self, time: float) -> Mapping[str, Composition]:
         """Return the composition in force by query at the last observation by `time`; "" has the requested one."""
         rows = (row for row in self.series.compositions if self.series.times[row[0]] <= time)
-        return {query: form.read_composition(fields) for _, query, fields in rows}
+        return {query: Composition(**fields) for _, query, fields in rows}
 
     def query_of(self, element: str) -> str:
         """Return the query (segment) in which an operator runs, or a choice decides."""

@@ -164,7 +164,9 @@ def render(recording: Recording, summary: Summary | None = None) -> str:
         rounds=len(recording.decisions),
         alarms=recording.alarms[:MAX_ROWS],
         alarms_left_out=max(0, len(recording.alarms) - MAX_ROWS),
-        leases=[(lease, _bar(lease, recording.end)) for lease in recording.hosts[: 2 * MAX_ROWS]],
+        leases=[
+            (lease, bar(lease, 0.0, max(recording.end, lease.until or 0.0))) for lease in recording.hosts[: 2 * MAX_ROWS]
+        ],
         leases_left_out=max(0, len(recording.hosts) - 2 * MAX_ROWS),
         end=recording.end,
         units=sum(lease.units(recording.end) for lease in recording.hosts),
@@ -248,10 +250,12 @@ def _quiet_or_not(decisions: Sequence[Decision]) -> Iterator[tuple[str, list[Dec
             yield rounds[-1].remarks or "nothing to do", rounds, list(faults.values())
 
 
-def _bar(lease: Lease, end: float) -> list[float]:
-    ready, until = lease.ready_at(), lease.until if lease.until is not None else end
-    whole = max(end, until, 1e-9)
-    return [round(100 * at / whole, 2) for at in (lease.since, until if ready is None else ready, until)]
+def bar(lease: Lease, begin: float, end: float) -> tuple[float, float, float]:
+    """Return begin, readiness and end of a lease in percent of the time from `begin` to `end`."""
+    ready, until = lease.ready_at(), end if lease.until is None else lease.until
+    times = (lease.since, until if ready is None else ready, until)
+    first, second, third = (round(100 * min(max(at - begin, 0.0) / max(end - begin, 1e-9), 1.0), 2) for at in times)
+    return first, second, third
 
 
 def _operator_row(recording: Recording, operator: dict[str, Any]) -> dict[str, Any]:

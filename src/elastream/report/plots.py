@@ -96,7 +96,12 @@ class Plot:
         return low, max(high, low + 1e-9)
 
     def time_text(self, x: float) -> str:
-        return _clock_text(x * TIME_UNITS[self.x], self.begins) if self.x in TIME_UNITS else amount(x)
+        if self.x not in TIME_UNITS:
+            return amount(x)
+        seconds = x * TIME_UNITS[self.x]
+        if self.begins is None:
+            return clock(seconds)
+        return f"{datetime.fromtimestamp(self.begins + seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def thinned(times: Floats, values: Floats, most: int) -> tuple[Floats, Floats]:
@@ -196,12 +201,6 @@ def _tick_text(seconds: float, end: float, dated: bool, *, first: bool) -> str:
         day = f"{moment:%-d %b} " if first or not seconds % DAY else ""
         return day + (f"{moment:%H:%M:%S}" if seconds % MINUTE else f"{moment:%H:%M}")
     return f"{int(seconds // HOUR)}:{int(seconds % HOUR // MINUTE):02d}" if end >= HOUR else clock(seconds)
-
-
-def _clock_text(seconds: float, begins: float | None) -> str:
-    if begins is None:
-        return clock(seconds)
-    return f"{datetime.fromtimestamp(begins + seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _unit(plot: Plot) -> str:

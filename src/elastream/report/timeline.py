@@ -129,11 +129,9 @@ def _panels(recording: Recording, end: float) -> Iterator[Plot]:
         for number, stage in enumerate(recording.header.stages)
     ]
     yield _plot("Parallelism, instances by stage", tuple(line for line in stages if _any_known(line.y)))
-    counts = recording.host_count()
-    leased = np.asarray(sum(counts.values(), start=0 * times))
     hosts = (
-        Curve("leased", times, leased, 1, steps=True, fill=True),
-        Curve("ready", times, counts[HostState.RUNNING], 2, steps=True, fill=True),
+        Curve("leased", times, recording.leased, 1, steps=True, fill=True),
+        Curve("ready", times, recording.host_count()[HostState.RUNNING], 2, steps=True, fill=True),
     )
     yield _plot("Hosts", hosts)
     yield _plot("Cost so far", (Curve("paid", times, recording.cost(), 3, steps=True),))
@@ -218,12 +216,15 @@ def _marks(decisions: Iterable[Decision], leases: Iterable[Lease]) -> list[Mark]
     return sorted(marks, key=lambda mark: mark.time)
 
 
-LEASED = ("hosts", "▲", 2)
-GIVEN_BACK = ("hosts", "▼", 1)
-KEPT = ("hosts", "●", 6)
+# Lane, symbol and colour.
+STYLES = {
+    Effect.HOST_ADDED: ("hosts", "▲", 2),
+    Effect.HOST_REMOVED: ("hosts", "▼", 1),
+    Effect.HOST_KEPT: ("hosts", "●", 6),
+    Effect.TASKS_MOVED: ("tasks", "◆", 0),
+    Effect.DATAFLOW_CHANGED: ("dataflow", "■", 3),
+}
 LOST = ("hosts", "✖", 4)
-PLACED = ("tasks", "◆", 0)
-SWITCHED = ("dataflow", "■", 3)
 REFUSED = ("not done", "✕", 4)
 # Lanes of decisions, from the top, with their legends.
 LANES = {
@@ -231,15 +232,6 @@ LANES = {
     "tasks": "◆ moved",
     "dataflow": "■ switched or scaled",
     "not done": "✕ not done",
-}
-
-
-STYLES = {
-    Effect.HOST_ADDED: LEASED,
-    Effect.HOST_REMOVED: GIVEN_BACK,
-    Effect.HOST_KEPT: KEPT,
-    Effect.TASKS_MOVED: PLACED,
-    Effect.DATAFLOW_CHANGED: SWITCHED,
 }
 
 

@@ -14,7 +14,6 @@ from elastream.clouds.provider import HostUsage, ProviderOffer
 from elastream.core.action import (
     Action,
     ActionTable,
-    CancelDrain,
     LeaseHost,
     MoveTask,
     Outcome,
@@ -127,7 +126,7 @@ class SparkPlant(Generic[Q]):
         self.queries, self.hosts, self._limits, self.confinement = queries, hosts, limits, limits.terms.confinement
         self.clock, self.alarms, self._links, self._end = clock, alarms, links, end
         self.placing = instruments.placing
-        self.rings = Rings(self.placing, lambda: hosts.usable, self._zone)
+        self.rings = Rings(self.placing, lambda: hosts.usable, lambda host: hosts.leases[host].zone)
         self.standby = WarmStandby(instruments.copies, hosts, self.placing, self.rings, limits.replicas)
         self.failover: FailoverPlan | None = None
         if instruments.recovery is not None and not limits.observe_only:
@@ -274,23 +273,17 @@ class SparkPlant(Generic[Q]):
     # -- actions -------------------------------------------------------------------------------------------------------
 
     def _handlers(self) -> ActionTable:
-        table, actions = ActionTable(), self._host_actions
+        table = ActionTable()
         self.queries.handle(table)
         table.on(SetTokens, self._set_tokens)
         table.on(MoveTask, self._move)
-        actions.handle(table)
-        table.on(CancelDrain, self._cancel_drain)
+        self._host_actions.handle(table)
         if not self._types:
             table.refuse(LeaseHost, "hosts cannot be leased here")
             table.refuse(ReleaseHost, "executors cannot be released here")
         for kind, why in self._limits.refused.items():
             table.refuse(kind, why)
         return table
-
-    def _cancel_drain(self, action: CancelDrain) -> Outcome:
-        if self.hosts.leaving(action.host):
-            return Outcome(action, Status.REFUSED, f"Spark gives host {action.host!r} nothing more")
-        return self._host_actions.cancel_drain(action)
 
     def _move(self, action: MoveTask) -> Outcome:
         task, host = action.task, action.host
@@ -317,9 +310,6 @@ class SparkPlant(Generic[Q]):
         if not moving:
             return Outcome(action, Status.DONE)
         return Outcome(action, Status.ACCEPTED, f"{counted(moving, 'state partition')} on the way")
-
-    def _zone(self, host: str) -> str:
-        return self.hosts.leases[host].zone
 
     # -- observation ---------------------------------------------------------------------------------------------------
 

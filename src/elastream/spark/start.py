@@ -46,6 +46,7 @@ from elastream.spark.jvm.cluster_manager import cluster_watch, pending_reason
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
 from elastream.spark.jvm.executor_memory import ExecutorMemory
 from elastream.spark.jvm.executors import AllocationClient, Executors
+from elastream.spark.jvm.jars import copies_settings
 from elastream.spark.jvm.recovery import Recovery
 from elastream.spark.jvm.session import (
     LOCAL_FILE_SETTINGS,
@@ -58,7 +59,6 @@ from elastream.spark.jvm.session import (
     settings_for,
 )
 from elastream.spark.jvm.standby import standby_registry
-from elastream.spark.jvm.standby_jar import copies_settings
 from elastream.spark.placement.allocation import AllocationStore
 from elastream.spark.placement.placing import Placing
 from elastream.spark.plant import PlantLimits, RunClock, SparkPlant

@@ -7,11 +7,11 @@ from pyspark.sql.types import ArrayType, IntegerType, MapType, StringType, Struc
 from elastream.spark.jvm import arrow_schemas
 from elastream.spark.jvm.arrow_schemas import arrow_schema, in_zone
 from elastream.spark.jvm.driver_side import HERE
+from elastream.spark.jvm.jars import COPIES
 from elastream.spark.jvm.releases import NEWEST, OLDEST, SPELLINGS, for_release, further_arguments
 from elastream.spark.jvm.session import FILES_OF_CHECKPOINTS
-from elastream.spark.jvm.standby_jar import SOURCES
 
-WRITTEN = "\n".join(each.read_text() for each in (*HERE.glob("*.java"), *SOURCES.glob("*.java"))) + FILES_OF_CHECKPOINTS
+WRITTEN = "\n".join(each.read_text() for each in (*HERE.glob("*.java"), *COPIES.glob("*.java"))) + FILES_OF_CHECKPOINTS
 
 
 @pytest.mark.parametrize("change", SPELLINGS, ids=lambda change: change.now)

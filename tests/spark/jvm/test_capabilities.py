@@ -8,7 +8,7 @@ from elastream.clouds.provider import UNLIMITED
 from elastream.errors import EnvironmentProblem
 from elastream.spark.jvm import capabilities
 from elastream.spark.jvm.capabilities import probe
-from elastream.spark.jvm.limits import NO_LIMIT, SessionLimit
+from elastream.spark.jvm.cluster_manager import NO_LIMIT, SessionLimit
 
 
 def session(master="spark://h:7077", allocates=True, **settings):

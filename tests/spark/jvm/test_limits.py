@@ -2,8 +2,8 @@
 
 import pytest
 
-from elastream.spark.jvm.cluster_manager import parse_limit
-from elastream.spark.jvm.limits import NO_LIMIT, SessionLimit, session_limits
+from elastream.spark.jvm.capabilities import session_limits
+from elastream.spark.jvm.cluster_manager import NO_LIMIT, SessionLimit, parse_limit
 
 
 @pytest.mark.parametrize(

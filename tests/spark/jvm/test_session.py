@@ -14,6 +14,7 @@ from pyspark import __version__ as SPARK
 from pyspark.sql import SparkSession
 
 from elastream.errors import EnvironmentProblem
+from elastream.spark.jvm.jars import copies_settings
 from elastream.spark.jvm.releases import STANDBY_SINCE, release_of
 from elastream.spark.jvm.session import (
     ONE_CORE_JVM,
@@ -24,7 +25,6 @@ from elastream.spark.jvm.session import (
     open_session,
     settings_for,
 )
-from elastream.spark.jvm.standby_jar import copies_settings
 from support.shared_session import forget_jvm
 from support.waiting import wait_until
 

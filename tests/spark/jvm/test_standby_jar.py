@@ -14,9 +14,8 @@ from pyspark import __version__ as SPARK
 
 from elastream.clouds.local.java import find_java, spark_home
 from elastream.errors import EnvironmentProblem
-from elastream.spark.jvm.jars import COMPILER
+from elastream.spark.jvm.jars import COMPILER, COPIES_PLUGIN, check_release, copies_jar, copies_settings
 from elastream.spark.jvm.releases import STANDBY_SINCE, release_of
-from elastream.spark.jvm.standby_jar import PLUGIN, check_release, copies_settings, jar
 
 CHECK, ROOM = (Path(__file__).parent / name for name in ("CopiesCheck.java", "RoomCheck.java"))
 OPENED = [f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in ("java.nio", "sun.nio.ch", "java.lang", "java.util")]
@@ -34,10 +33,10 @@ def classes(tmp_path_factory):
     """The class path of the check, which is compiled as the jar is."""
     folder = tmp_path_factory.mktemp("classes")
     (folder / "log4j2.properties").write_text(QUIET)
-    path = [str(jar()), *map(str, sorted((spark_home() / "jars").glob("*.jar")))]
+    path = [str(copies_jar()), *map(str, sorted((spark_home() / "jars").glob("*.jar")))]
     command = [str(find_java()), "-cp", f"{spark_home() / 'jars'}/*", COMPILER, "-d", str(folder)]
     subprocess.run([*command, "-classpath", ":".join(path), str(CHECK), str(ROOM)], check=True, capture_output=True)
-    return f"{folder}:{jar()}:{spark_home() / 'jars'}/*"
+    return f"{folder}:{copies_jar()}:{spark_home() / 'jars'}/*"
 
 
 @pytest.mark.slow
@@ -100,18 +99,18 @@ def test_no_order_of_events_makes_a_copy_wrong(classes, store, tmp_path):
 
 @kept
 def test_the_jar_is_made_once_and_holds_the_plugin():
-    made = jar()
-    assert f"{PLUGIN.replace('.', '/')}.class" in zipfile.ZipFile(made).namelist()
+    made = copies_jar()
+    assert f"{COPIES_PLUGIN.replace('.', '/')}.class" in zipfile.ZipFile(made).namelist()
     at = made.stat().st_mtime_ns
-    assert copies_settings() == {"spark.plugins": PLUGIN, "spark.jars": made.as_uri()}
-    assert (jar(), made.stat().st_mtime_ns) == (made, at)
+    assert copies_settings() == {"spark.plugins": COPIES_PLUGIN, "spark.jars": made.as_uri()}
+    assert (copies_jar(), made.stat().st_mtime_ns) == (made, at)
 
 
 @kept
 def test_classes_that_this_spark_refuses_are_a_sentence(tmp_path):
     (tmp_path / "Wrong.java").write_text("package elastream.copies; class Wrong extends org.apache.spark.Gone { }")
     with pytest.raises(EnvironmentProblem, match="with this Spark their classes do not compile"):
-        jar(tmp_path)
+        copies_jar(tmp_path)
 
 
 def test_a_release_with_which_none_are_kept_is_a_sentence():

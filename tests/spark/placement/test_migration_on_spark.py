@@ -22,10 +22,10 @@ from elastream.core.task_id import TaskId
 from elastream.errors import EnvironmentProblem
 from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.jvm.executors import Executors, Location
+from elastream.spark.jvm.jars import copies_settings
 from elastream.spark.jvm.releases import STANDBY_SINCE, release_of
 from elastream.spark.jvm.session import open_session, settings_for
 from elastream.spark.jvm.standby import StageReplicas, StandbyRegistry
-from elastream.spark.jvm.standby_jar import copies_settings
 from elastream.spark.jvm.state_partitions import StatePartitions
 from elastream.spark.placement.allocation import AllocationStore
 from elastream.spark.telemetry.state_files import written_files
@@ -254,21 +254,21 @@ def test_a_snapshot_is_written_with_the_next_batch_on_request(spark, tmp_path):
     assert is_exact(spark, "deduplication", tmp_path / "checkpoint")
 
 
-def keeps(copies, partition, place):
+def keeps(desk, copies, partition, place):
     """Whether `place` has a copy of `partition` that holds what it sees committed; it is to keep one."""
     copies.follow({partition: [place]})
-    return copies.lag().get(partition, {}).get(place.executor) == 0
+    return copies.lag(desk.reports()[0]).get(partition, {}).get(place.executor) == 0
 
 
-def follows(copies, partition, place):
+def follows(desk, copies, partition, place):
     """Whether `place` has a copy of `partition`. With batches shorter than reports are apart none seems up to date."""
     copies.follow({partition: [place]})
-    return copies.lag().get(partition, {}).get(place.executor, math.nan) < math.inf
+    return copies.lag(desk.reports()[0]).get(partition, {}).get(place.executor, math.nan) < math.inf
 
 
 def holds(desk, place):
     """Committed batches that the copies of `place` hold."""
-    return [each.version for each in desk.replicas() if each.executor == place.executor and each.ready]
+    return [each.version for each in desk.reports()[0] if each.executor == place.executor and each.ready]
 
 
 @contextmanager
@@ -292,10 +292,10 @@ def test_a_task_opens_the_copy_that_its_executor_kept_and_reads_no_file(spark, d
         states = StatePartitions(spark, stepped.query, 1)
         (other,) = set(places(spark)) - {states.where()[0]}
         copies, before = StageReplicas(desk, states), len(desk.opened())
-        wait_until(lambda: keeps(copies, 0, other))  # it is loaded
+        wait_until(lambda: keeps(desk, copies, 0, other))  # it is loaded
         stepped.batch()
         wait_until(lambda: holds(desk, other) == [2])  # it has followed
-        assert copies.bytes()[0][other.executor] > 0
+        assert copies.bytes(desk.reports()[0])[0][other.executor] > 0
         states.move(0, other)
         with hidden(tmp_path / "checkpoint" / "state" / "0" / "0"):
             metrics = stepped.batch()
@@ -329,7 +329,7 @@ def test_copies_that_are_taken_back_and_forth_under_way_lose_nothing(spark, desk
             return other
 
         for _ in range(4):
-            wait_until(lambda: follows(copies, 0, elsewhere()), otherwise=desk.reports)
+            wait_until(lambda: follows(desk, copies, 0, elsewhere()), otherwise=desk.reports)
             other = elsewhere()
             wait_until(lambda other=other: lands(query, states, 0, other), otherwise=states.where)
         wait_until(lambda: len(desk.opened()) > before)

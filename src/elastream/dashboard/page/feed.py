@@ -21,7 +21,7 @@ from elastream.recording.recorder import Recording, RecordingBuilder
 from elastream.recording.run_state import RunState, state_with
 from elastream.recording.tail import Tail
 from elastream.report.flow import flow_of_run
-from elastream.report.page import Card, costs_text
+from elastream.report.page import Card, bar, costs_text
 from elastream.report.summary import Summary, summarise
 from elastream.report.tally import Totals, tally_of
 from elastream.report.template import rendered
@@ -225,7 +225,7 @@ class Feed:
                 size = state.get(lease.host, 0.0)
                 figures = ", ".join([*parts, *([f"{quantity(Metric.STATE_SIZE, size)} state"] if size > 0 else [])])
             drains = lease.state is HostState.RUNNING and self.state.live
-            lanes.append(Lane(lease.host, lease.type.name, lease.state.value, _bar(lease, begin, end), figures, drains))
+            lanes.append(Lane(lease.host, lease.type.name, lease.state.value, bar(lease, begin, end), figures, drains))
         return lanes, len(active) + len(ended) - len(chosen)
 
     def _state_of_hosts(self) -> dict[str, float]:
@@ -241,13 +241,6 @@ class Feed:
 def _expected_in(decisions: Iterable[Decision]) -> float:
     last = next((each for each in reversed(tuple(decisions)) if EXPECTED_IN in each.predicted), None)
     return 0.0 if last is None else last.predicted[EXPECTED_IN]
-
-
-def _bar(lease: Lease, begin: float, end: float) -> tuple[float, float, float]:
-    ready, until = lease.ready_at(), end if lease.until is None else lease.until
-    times = (lease.since, until if ready is None else ready, until)
-    first, second, third = (round(100 * min(max(at - begin, 0.0) / max(end - begin, 1e-9), 1.0), 2) for at in times)
-    return first, second, third
 
 
 def _answers(recording: Recording, summary: Summary, state: RunState) -> Iterator[Card]:
@@ -270,16 +263,12 @@ def _answers(recording: Recording, summary: Summary, state: RunState) -> Iterato
         yield Card("nothing", "Last action", "It has changed nothing yet.")
     else:
         ago = duration_text(max(0.0, now - done.time))
-        kinds = "; ".join(dict.fromkeys(each.action.describe() for each in done.outcomes if not _is_move(each.action)))
-        moves = sum(_is_move(each.action) for each in done.outcomes)
+        acts = [each.action for each in done.outcomes if not isinstance(each.action, MoveTask)]
+        kinds, moves = "; ".join(dict.fromkeys(each.describe() for each in acts)), len(done.outcomes) - len(acts)
         text = "; ".join(filter(None, [kinds, counted(moves, "task") + " moved" if moves else ""]))
         why = next((each.action.why for each in done.outcomes if each.action.why), "")
         yield Card(text, "Last action", f"{ago} ago" + (f": {why}" if why else ""))
     yield _next(recording, state, header.policy)
-
-
-def _is_move(action: object) -> bool:
-    return isinstance(action, MoveTask)
 
 
 def _next(recording: Recording, state: RunState, policy: str) -> Card:

@@ -129,19 +129,14 @@ def query_writer(
             parts.append(_edge_part(group, path_of(sink.path), composition_of if versions else lambda _: None))
         else:
             parts.append(_Part(tuple(group), _batch_writer(target, sink, key, retention)))
-    frame = flows[0].frame
-    if frames := [
-        flow for flow in flows if isinstance(flow.target, Operator) and isinstance(flow.target.writes, FrameSink)
-    ]:
-        writer = _user_writer(frames[0], flows).outputMode("update" if key else "append")
-        return writer.queryName(f"{graph.name}.{name}").option("checkpointLocation", str(checkpoint))
+    frame, mode = flows[0].frame, "update" if key else "append"
     native = isinstance(sink, KafkaTopic) or (isinstance(sink, ParquetSink) and isinstance(target, Operator))
-    if len(flows) == 1 and not key and native:
+    if own := [(flow, written) for flow in flows if (written := _frame_sink(flow)) is not None]:
+        writer = _user_writer(*own[0], flows).outputMode(mode)
+    elif len(flows) == 1 and not key and native:
         writer = _native_writer(flows[0].part(frame), target, sink)
     else:
-        writer = frame.writeStream.outputMode("update" if key else "append").foreachBatch(
-            _into_parts(parts, composition_of)
-        )
+        writer = frame.writeStream.outputMode(mode).foreachBatch(_into_parts(parts, composition_of))
     return writer.queryName(f"{graph.name}.{name}").option("checkpointLocation", str(checkpoint))
 
 
@@ -179,15 +174,13 @@ def _frame_sink(flow: Outflow) -> FrameSink | None:
     return writes if isinstance(writes, FrameSink) else None
 
 
-def _user_writer(flow: Outflow, flows: Sequence[Outflow]) -> DataStreamWriter:
+def _user_writer(flow: Outflow, sink: FrameSink, flows: Sequence[Outflow]) -> DataStreamWriter:
     if len(flows) > 1:
         other = next(each for each in flows if each is not flow)
         raise DataflowError(
             f"sink {flow.name!r} starts from a streaming DataFrame, and its query also writes to {other.name!r}: put a "
             f"durable edge before {flow.name!r}"
         )
-    sink = _frame_sink(flow)
-    assert sink is not None
     try:
         writer = sink.writer(flow.part(flow.frame))
     except Exception as error:

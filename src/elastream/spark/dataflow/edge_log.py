@@ -44,6 +44,10 @@ class EdgeLog:
     Args:
         spare_batches: Newest batches, which are never removed.
         removed_batches: Fewest batches that are removed at once.
+
+    Attributes:
+        batches: Number of batches so far.
+        forgotten: Records before the oldest one that is known.
     """
 
     def __init__(
@@ -56,22 +60,22 @@ class EdgeLog:
     ) -> None:
         self._folder, self._versions = folder, versions
         self._spare_batches, self._removed_batches = spare_batches, removed_batches
-        self._batches = 0
+        self.batches = 0
         self._files: list[AnyPath] = []
         self._ends: list[int] = []
         self._written: list[float] = []
         self._batch: list[int] = []
         self._under: list[BatchComposition | None] = []
         self._newest: BatchComposition | None = None
-        self._forgotten = 0
+        self.forgotten = 0
         self._first = 0
         self._batch_ends, self._batch_written = array("q"), array("d")
 
     def refresh(self) -> int:
         """Register new files and return the number of records written so far."""
-        if not there_as_a_whole(self._folder / f"batch={self._batches}"):
+        if not there_as_a_whole(self._folder / f"batch={self.batches}"):
             self._skip_removed()
-        while there_as_a_whole(batch := self._folder / f"batch={self._batches}"):
+        while there_as_a_whole(batch := self._folder / f"batch={self.batches}"):
             written = written_at(batch)
             if self._versions:
                 self._newest = _noted(batch) or self._newest
@@ -80,9 +84,9 @@ class EdgeLog:
                     self._ends.append(self.total + rows)
                     self._files.append(file)
                     self._written.append(written)
-                    self._batch.append(self._batches)
+                    self._batch.append(self.batches)
                     self._under.append(self._newest)
-            self._batches += 1
+            self.batches += 1
             self._batch_ends.append(self.total)
             self._batch_written.append(written)
         return self.total
@@ -90,10 +94,10 @@ class EdgeLog:
     def _skip_removed(self) -> None:
         with contextlib.suppress(FileNotFoundError):
             first = unmarked(json.loads((self._folder / FIRST_FILE).read_text()), self._folder / FIRST_FILE)
-            if first["batch"] > self._batches:
+            if first["batch"] > self.batches:
                 self.forget(self.total)
-                self._first = self._batches = int(first["batch"])
-                self._forgotten = int(first["records"])
+                self._first = self.batches = int(first["batch"])
+                self.forgotten = int(first["records"])
                 self._batch_ends, self._batch_written = array("q"), array("d")
 
     def retire(self, upto: int, before: float) -> None:
@@ -113,20 +117,12 @@ class EdgeLog:
 
     @property
     def total(self) -> int:
-        return self._ends[-1] if self._ends else self._forgotten
-
-    @property
-    def batches(self) -> int:
-        return self._batches
-
-    @property
-    def forgotten(self) -> int:
-        return self._forgotten
+        return self._ends[-1] if self._ends else self.forgotten
 
     def forget(self, upto: int) -> None:
         gone = bisect_right(self._ends, upto)
         if gone:
-            self._forgotten = self._ends[gone - 1]
+            self.forgotten = self._ends[gone - 1]
             del self._ends[:gone], self._files[:gone], self._written[:gone], self._batch[:gone], self._under[:gone]
 
     def shift(self, seconds: float) -> None:
@@ -148,12 +144,12 @@ class EdgeLog:
     def written(self, number: int) -> float:
         """Return the write time of record `number` (epoch seconds); NaN if unknown."""
         at = bisect_right(self._ends, number)
-        return self._written[at] if self._forgotten <= number and at < len(self._written) else float("nan")
+        return self._written[at] if self.forgotten <= number and at < len(self._written) else float("nan")
 
     def wrote(self, first: int, last: int) -> list[tuple[int, float, int]]:
         """Return (batch, write time, records) of each file in records `first` to `last` (exclusive)."""
         parts = []
-        first = max(first, self._forgotten)
+        first = max(first, self.forgotten)
         at = bisect_right(self._ends, first)
         while first < last and at < len(self._ends):
             upto = min(last, self._ends[at])
@@ -164,14 +160,14 @@ class EdgeLog:
     def by(self, time: float) -> int:
         """Return the records written by `time` (epoch seconds), forgotten ones included."""
         at = bisect_right(self._written, time)
-        return self._ends[at - 1] if at else self._forgotten
+        return self._ends[at - 1] if at else self.forgotten
 
     def pieces(self, first: int, last: int) -> tuple[FilePiece, ...]:
         """Return records `first` to `last` (exclusive) by file. All must be registered."""
         pieces = []
         at = bisect_right(self._ends, first)
         while first < last:
-            begins = self._ends[at - 1] if at else self._forgotten
+            begins = self._ends[at - 1] if at else self.forgotten
             upto = min(last, self._ends[at])
             pieces.append(FilePiece(self._files[at], first - begins, upto - first))
             first, at = upto, at + 1

@@ -74,6 +74,8 @@ class HostActions:
 
     def cancel_drain(self, action: CancelDrain) -> Outcome:
         host = action.host
+        if self.hosts.leaving(host):
+            return Outcome(action, Status.REFUSED, f"Spark gives host {host!r} nothing more")
         if self.hosts.state(host) is HostState.RUNNING:
             return Outcome(action, Status.DONE)
         if refusal := self.hosts.expect(action, host, HostState.DRAINING):

@@ -1,22 +1,25 @@
 """Probe of what Autopilot can do in an existing session. It leaves no trace there."""
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from elastream.clouds.provider import UNLIMITED, lacks_as_provider
 from elastream.errors import EnvironmentProblem, in_one_line
-from elastream.spark.jvm.cluster_manager import cluster_limit
+from elastream.spark.jvm.cluster_manager import NO_LIMIT, SessionLimit, cluster_limit
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads, java_context, jvm_of
 from elastream.spark.jvm.executor_memory import ExecutorMemory
 from elastream.spark.jvm.executor_use import ExecutorUse
 from elastream.spark.jvm.executors import Executors
-from elastream.spark.jvm.limits import NO_LIMIT, SessionLimit, session_limits
 from elastream.spark.jvm.recovery import Recovery
 from elastream.spark.jvm.session import session_stopped
 from elastream.units import duration
+
+T = TypeVar("T")
 
 NEEDS_CLASSIC_SESSION = (
     "it needs a classic session, whose driver is in its own process, and this one is Spark Connect: make the session with "
@@ -54,26 +57,19 @@ def probe(spark: SparkSession, provider: object | None = None) -> Capabilities:
         session.streams().stateStoreCoordinator()
     except (EnvironmentProblem, Py4JError, TypeError, OSError) as error:
         return Capabilities(None, lacking=(f"autopilot does nothing: {in_one_line(error)}",))
-    task_loads = None
-    try:
-        task_loads = TaskLoads(spark)
-    except EnvironmentProblem as error:
-        lacking.append(f"state partitions are not moved: {error}")
-    recovery = None
-    try:
-        recovery = Recovery(spark) if has_executors(spark) else None
-    except EnvironmentProblem as error:
-        lacking.append(f"state partitions of a lost executor are left to Spark: {error}")
-    use = None
-    try:
-        use = ExecutorUse(spark) if has_executors(spark) else None
-    except EnvironmentProblem as error:
-        lacking.append(f"executors are not requested or released: {error}")
-    memory = None
-    try:
-        memory = ExecutorMemory(spark)
-    except EnvironmentProblem as error:
-        lacking.append(f"memory is not watched: {error}")
+
+    def tried(kind: Callable[[SparkSession], T], without: str) -> T | None:
+        try:
+            return kind(spark)
+        except EnvironmentProblem as error:
+            lacking.append(f"{without}: {error}")
+            return None
+
+    several = has_executors(spark)
+    task_loads = tried(TaskLoads, "state partitions are not moved")
+    recovery = tried(Recovery, "state partitions of a lost executor are left to Spark") if several else None
+    use = tried(ExecutorUse, "executors are not requested or released") if several else None
+    memory = tried(ExecutorMemory, "memory is not watched")
     wait = _conf(spark, "spark.locality.wait") or "3s"  # Spark's default
     if duration(float(wait) / 1e3 if wait.isdigit() else wait) == 0:
         lacking.append("spark.locality.wait is 0: tasks do not wait for the executor that holds their state, so that"
@@ -110,6 +106,23 @@ def _limit(spark: SparkSession, driver: DriverSide) -> SessionLimit:
     slots = int(_conf(spark, "spark.executor.cores") or max((each.slots for each in registered), default=0))
     limits = session_limits(str(spark.sparkContext.master), lambda name: _conf(spark, name), slots)
     return min([*limits, cluster_limit(spark, slots)], key=lambda limit: limit.executors)
+
+
+def session_limits(master: str, setting: Callable[[str], str | None], slots: int) -> list[SessionLimit]:
+    """Return the limits that a session's master and settings declare.
+
+    Args:
+        slots: Cores of an executor; 0 if unknown.
+    """
+    limits, cores = [], setting("spark.cores.max")
+    if cores and slots and master.startswith(("spark://", "local-cluster")):
+        limits.append(SessionLimit(int(cores) // slots, f"spark.cores.max={cores}"))
+    if most := setting("spark.dynamicAllocation.maxExecutors"):
+        limits.append(SessionLimit(int(most), f"spark.dynamicAllocation.maxExecutors={most}"))
+    if small := re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\]", master):
+        workers, each = int(small[1]), int(small[2])
+        limits.append(SessionLimit(workers * max(1, each // max(1, slots or each)), master))
+    return limits or [NO_LIMIT]
 
 
 def has_executors(spark: SparkSession) -> bool:

@@ -9,7 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
@@ -18,11 +18,10 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from elastream.clouds.notices import UNTIMED_S
-from elastream.clouds.provider import PendingReason
+from elastream.clouds.provider import UNLIMITED, PendingReason
 from elastream.core.event import Reason, RunEvent
 from elastream.errors import EnvironmentProblem, in_one_line
 from elastream.spark.jvm.driver_side import HERE, DriverSide, why_in_java
-from elastream.spark.jvm.limits import NO_LIMIT, SessionLimit
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +33,17 @@ SOURCES: Mapping[str, str] = {
     "yarn": "YarnReason.java",
     "k8s://": "KubernetesReason.java",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLimit:
+    """A limit of a session's executors; requests beyond it stay pending for ever."""
+
+    executors: int = UNLIMITED
+    name: str = ""
+
+
+NO_LIMIT = SessionLimit()
 
 
 class CachedReason:

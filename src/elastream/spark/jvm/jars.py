@@ -9,6 +9,7 @@ import secrets
 import shutil
 import subprocess
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from subprocess import DEVNULL
 
@@ -16,10 +17,13 @@ from pyspark import __version__ as SPARK
 
 from elastream.clouds.local.java import cache_folder, find_java, spark_home
 from elastream.errors import EnvironmentProblem, in_one_line
-from elastream.spark.jvm.releases import SPELLINGS, for_release
+from elastream.spark.jvm.releases import SPELLINGS, STANDBY_SINCE, for_release, release_of
 
 # Classes of the driver for an Autopilot in a process of its own.
 BESIDE = Path(__file__).parent / "beside"
+# Classes that keep standby replicas. Executors fetch their jar by `spark.jars`, so that their class path and class archives
+# stay the same.
+COPIES, COPIES_PLUGIN = Path(__file__).parent / "copies", "elastream.copies.CopiesPlugin"
 # Janino's stand-in for javac.
 COMPILER = "org.codehaus.commons.compiler.samples.CompilerDemo"
 # Increase when the way of making jars changes.
@@ -28,6 +32,27 @@ JAR_FORMAT = 1
 COMPILE_TIMEOUT_S = 300.0
 # The earliest date that a jar can hold: equal sources make equal jars.
 JAR_DATE = (1980, 1, 1, 0, 0, 0)
+
+
+def copies_settings() -> Mapping[str, str]:
+    """Return the Spark settings of a session whose executors keep standby replicas. Raises EnvironmentProblem."""
+    check_release(SPARK)
+    return {"spark.plugins": COPIES_PLUGIN, "spark.jars": copies_jar().as_uri()}
+
+
+def check_release(release: str) -> None:
+    """Raise EnvironmentProblem for a release of Spark that cannot keep standby replicas."""
+    if release_of(release) < STANDBY_SINCE:
+        needed = ".".join(map(str, STANDBY_SINCE))
+        raise EnvironmentProblem(f"no copies of state are kept: they need Spark {needed} or newer, and this is {release}")
+
+
+def copies_jar(sources: Path = COPIES) -> Path:
+    """Return the path of the jar of the classes that keep standby replicas; make a missing one."""
+    try:
+        return jar_of(sources)
+    except EnvironmentProblem as problem:
+        raise EnvironmentProblem(f"no copies of state are kept: {problem}") from problem
 
 
 def jar_of(sources: Path) -> Path:

@@ -88,9 +88,6 @@ class StandbyRegistry:
             )
         return tuple(replicas), faults
 
-    def replicas(self) -> tuple[StandbyReplica, ...]:
-        return self.reports()[0]
-
     def opened(self) -> tuple[OpenedReplica, ...]:
         for line in _lines(self.java.opened()):
             executor, operator, partition, replica_version, version, files, took = line.split("\t")
@@ -139,9 +136,9 @@ class StageReplicas:
             self._registry.java.forget(name)
         self._names, self._tables = (), {}
 
-    def lag(self, replicas: Sequence[StandbyReplica] | None = None) -> Mapping[int, Mapping[str, float]]:
+    def lag(self, replicas: Sequence[StandbyReplica]) -> Mapping[int, Mapping[str, float]]:
         """Return, by partition and executor, the committed batches that a replica lacks; NaN if it is not ready."""
-        mine = self._mine(replicas)
+        mine = [each for each in replicas if each.operator in self._names]
         # Executors notice a commit late; all before the newest planned batch are certain.
         newest = max([self._committed, *(each.committed for each in mine)])
         lags: dict[int, dict[str, float]] = {}
@@ -153,17 +150,14 @@ class StageReplicas:
             by_executor[each.executor] = math.nan if math.isnan(before) or math.isnan(lag) else max(before, lag)
         return lags
 
-    def bytes(self, replicas: Sequence[StandbyReplica] | None = None) -> Mapping[int, Mapping[str, int]]:
+    def bytes(self, replicas: Sequence[StandbyReplica]) -> Mapping[int, Mapping[str, int]]:
         """Return, by partition and executor, the bytes of memory that a replica takes."""
         sizes: dict[int, dict[str, int]] = {}
-        for each in self._mine(replicas):
-            by_executor = sizes.setdefault(each.partition, {})
-            by_executor[each.executor] = by_executor.get(each.executor, 0) + (each.memory if each.ready else 0)
+        for each in replicas:
+            if each.operator in self._names:
+                by_executor = sizes.setdefault(each.partition, {})
+                by_executor[each.executor] = by_executor.get(each.executor, 0) + (each.memory if each.ready else 0)
         return sizes
-
-    def _mine(self, replicas: Sequence[StandbyReplica] | None) -> list[StandbyReplica]:
-        reported = self._registry.replicas() if replicas is None else replicas
-        return [each for each in reported if each.operator in self._names]
 
     def _learn(self) -> None:
         names, why = list[str](), list[str]()

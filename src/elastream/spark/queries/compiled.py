@@ -272,7 +272,7 @@ class CompiledQueries:
             if not each.bounded:
                 each.query.processAllAvailable()
         if self.telemetry.drained():
-            self.caught_up = _nothing
+            self.caught_up = lambda queries: None
             caught_up(self)
 
     def _ends_by_time(self, each: RunningSegment) -> bool:
@@ -331,10 +331,6 @@ class CompiledQueries:
             if width is not None:
                 widths |= dict.fromkeys(stage.operators, float(width))
         return widths
-
-
-def _nothing(queries: CompiledQueries) -> None:
-    """Do nothing."""
 
 
 def _followed(access: QueryAccess, each: RunningSegment) -> Query:

@@ -77,10 +77,6 @@ class Step:
         """Return the alternates that records may meet under `code`."""
         return self.alternates if self.by_table(code) else (self.alternates[self.chosen(code)],)
 
-    def pool_width(self, code: int) -> int | None:
-        """Return the threads of the pool that `code` sets; None without a pool."""
-        return self.width.of(code) + 1 if self.width else None
-
 
 @dataclass(frozen=True, slots=True)
 class Walk:
@@ -125,17 +121,6 @@ class WorkerPaths:
         return CompositionLog(self.log).at(batch).code if self.log is not None else 0
 
 
-class LeadCounts:
-    """Counts of the stage's lead in one task under one composition."""
-
-    __slots__ = ("busy", "first", "last", "rows_in")
-
-    def __init__(self) -> None:
-        self.rows_in = 0
-        self.busy = 0.0
-        self.first = self.last = time.time()
-
-
 class Walker:
     """The walk of one task under one composition."""
 
@@ -163,10 +148,10 @@ class Walker:
             n: (run, deque[pa.RecordBatch]()) for n, run in pulling.items() if run.runner.chosen.form is Form.STREAM
         }
         self.turns = [0] * len(self.routes)
-        self.lead = LeadCounts()
 
     def _step(self, number: int, step: Step, tables: AnyPath | None) -> MeteredRunner | KeyTableRunner:
-        as_arrow, width = self._needs_arrow(number, step.schema), step.pool_width(self.code)
+        as_arrow = self._needs_arrow(number, step.schema)
+        width = step.width.of(self.code) + 1 if step.width else None
 
         def make(alternate: int) -> Runner:
             implementation = step.alternates[alternate]
@@ -249,16 +234,22 @@ class Walker:
         if hands:
             self.turns[number] = (turn + chunk.rows) % hands
 
-    def report(self, segment: str, batch: int, task: int) -> list[TaskRow]:
-        """Return the meter's rows for operators that processed records."""
-        rows: list[TaskRow] = []
+    def report(self, batch: int, task: int, entered: int, busy: float, begun: float) -> list[TaskRow]:
+        """Return the meter's rows for operators that processed records.
+
+        Args:
+            entered: Records of the stage's lead.
+            busy: Its time (seconds).
+            begun: When the task began (epoch seconds).
+        """
+        segment, rows = self.walk.segment, list[TaskRow]()
         for run in self.metered():
             if run.rows_in:
-                busy = run.busy if run.runner.pool is None else run.runner.waited
-                counts = (self.code, run.rows_in, run.rows_out, busy, run.first, run.last)
+                occupied = run.busy if run.runner.pool is None else run.runner.waited
+                counts = (self.code, run.rows_in, run.rows_out, occupied, run.first, run.last)
                 rows.append((segment, batch, run.runner.name, *counts, run.runner.chosen.name, task))
-        if (lead := self.lead).rows_in:
-            counts = (self.code, lead.rows_in, lead.rows_in, lead.busy, lead.first, lead.last)
+        if entered:
+            counts = (self.code, entered, entered, busy, begun, time.time())
             rows.append((segment, batch, self.walk.lead, *counts, "", task))
         return rows
 
@@ -344,22 +335,20 @@ def run_walk(
     left_out = LeftOut(paths.left_out, number, walk.lead, task, attempt_of(TaskContext.get()))
     code = paths.code(number)
     walker = Walker(with_later_code(walk, paths.later, code), code, paths.tables, foldings, left_out)
-    leaving = ExitRows(walk.exits, walk.ordered, task)
+    leaving, entered = ExitRows(walk.exits, walk.ordered, task), 0
     try:
         for batch in batches:
             if not batch.num_rows:
                 continue
-            walker.lead.rows_in += batch.num_rows
+            entered += batch.num_rows
             for entry, records in split_by_entry(walk.entries, batch):
                 for exit, result in walker.through(entry, records):
                     yield leaving(exit, result)
         for exit, result in walker.finish():
             yield leaving(exit, result)
         left_out.flush()
-        lead = walker.lead
-        lead.busy = max(0.0, cpu_seconds() - started - sum(run.busy for run in walker.metered()))
-        lead.first, lead.last = begun, time.time()
-        report(walker.report(walk.segment, number, task))
+        busy = max(0.0, cpu_seconds() - started - sum(run.busy for run in walker.metered()))
+        report(walker.report(number, task, entered, busy, begun))
         if report_signals is not None and (counted := [f for f in foldings if f.count]):
             report_signals([(walk.segment, number, folding.tap.name, task, *folding.part) for folding in counted])
     finally:
