@@ -85,7 +85,8 @@ def test_cores_of_a_log_that_has_them_are_refused(log):
 
 
 @pytest.mark.parametrize(
-    ("content", "why"), [(None, "there is no file"), ("", "not a log that can be read"), ("{}\n", "not a log that can be read")]
+    ("content", "why"),
+    [(None, "there is no file"), ("", "not a log that can be read"), ("{}\n", "not a log that can be read")],
 )
 def test_bad_source_ends_with_status_2_and_one_sentence(content, why, tmp_path):
     path = tmp_path / "log"

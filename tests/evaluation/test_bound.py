@@ -17,6 +17,7 @@ from elastream.evaluation.bound import Lease, Problem, lower_bound, problem_of
 from elastream.evaluation.compare import compare
 from elastream.evaluation.comparison import Bound, Peak
 from elastream.loads import constant, steps
+from elastream.policies.horizon.policy import Horizon
 from elastream.policies.static import Static
 from elastream.settings import SimulateSettings
 from support.property_examples import examples
@@ -128,6 +129,16 @@ def test_comparison_has_the_bound_and_the_best_constant_fleet():
     figures = found.outcome().to_json()["figures"]
     assert figures["bound"]["cost"] == found.bound.cost
     assert figures["policies"]["five"]["cost over constant"] == pytest.approx(5 / 3)
+
+
+def test_parts_of_the_cost_of_horizon_add_up_to_it():
+    found = compared(graph(), {"horizon": Horizon(), "five": Static(5)}, load=steps(5, 28, every="4min"), target_latency=60)
+    gap, cost = found.gap, found["horizon"].cost
+    assert gap.work + gap.whole + gap.start + gap.plan + gap.forecast == pytest.approx(cost)
+    assert gap.work + gap.whole + gap.start == pytest.approx(found.bound.cost)
+    assert min(gap.work, gap.whole, gap.start) >= 0
+    assert f"horizon spends {gap.work / cost:.0%} for the records' work" in found.verdict
+    assert found.outcome().figures["gap"]["work"] == gap.work
 
 
 def test_cheapest_alternate_counts():

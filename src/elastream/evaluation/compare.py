@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
+
 from elastream.core.composition import consistency_of
 from elastream.core.fitting import check_service_levels
 from elastream.core.plant import Policy
@@ -16,8 +18,17 @@ from elastream.dataflow.key_table import selection_of
 from elastream.dataflow.stages import lay_out
 from elastream.documents.registry import links_from, speeds_from
 from elastream.errors import ElastreamError, InputError
-from elastream.evaluation.bound import lower_bound, problem_of
-from elastream.evaluation.comparison import BEST_CONSTANT, STATIC_PEAK_SIMULATED, Comparison, Peak, Trial, cheaper
+from elastream.evaluation.bound import Problem, lower_bound, problem_of
+from elastream.evaluation.comparison import (
+    BEST_CONSTANT,
+    STATIC_PEAK_SIMULATED,
+    Bound,
+    Comparison,
+    Gap,
+    Peak,
+    Trial,
+    cheaper,
+)
 from elastream.evaluation.trials import Scene, cores, run_beside, tried
 from elastream.evaluation.worth import goal_of
 from elastream.guards.document import load_guards
@@ -25,6 +36,7 @@ from elastream.loads import LinkTrace, SpeedTrace, load_from
 from elastream.loads.pattern import Pattern
 from elastream.policies.common.provision import declared_cores, provision_for_cores, rates_of
 from elastream.policies.common.reach import beyond_partitions
+from elastream.policies.horizon.policy import Horizon
 from elastream.policies.static import Static
 from elastream.settings import SimulateSettings
 from elastream.simulator import Settings, Travel
@@ -69,7 +81,8 @@ def compare(
     result = Comparison(graph, length, scene.records, settings.target, tuple(trials), peak, settings.latency, begins=begins)
     if settings.bound:
         progress("bound", len(trials), len(trials))
-        return _bounded(scene, replace(result, peak=_best_constant(scene, result, peak) if result.promised else peak))
+        peak = _best_constant(scene, result, peak) if result.promised else peak
+        return _bounded(scene, replace(result, peak=peak), policies)
     return replace(result, peak=_tried_if_better(scene, result, peak))
 
 
@@ -195,14 +208,30 @@ def _smallest(scene: Scene, result: Comparison, type: str, guess: int) -> Peak |
     return Peak(hosts, type, trials[hosts].cost, trial=trials[hosts], in_hindsight=True)
 
 
-def _bounded(scene: Scene, result: Comparison) -> Comparison:
+def _bounded(scene: Scene, result: Comparison, policies: Mapping[str, Policy]) -> Comparison:
     try:
-        bound = lower_bound(problem_of(scene, result.target))
+        problem = problem_of(scene, result.target)
+        bound = lower_bound(problem)
         missed = [trial for trial in result.trials if not result.meets(trial)]
         reached = {trial.name: lower_bound(problem_of(scene, trial.compliance or 0.0), whole=False) for trial in missed}
     except InputError as error:
         return replace(result, bound=str(error))
-    return replace(result, bound=bound, bounds=reached)
+    return replace(result, bound=bound, bounds=reached, gap=_gap(scene, result, problem, bound, policies))
+
+
+def _gap(
+    scene: Scene, result: Comparison, problem: Problem, bound: Bound, policies: Mapping[str, Policy]
+) -> Gap | None:
+    for trial, policy in zip(result.trials, policies.values(), strict=True):
+        if isinstance(policy, Horizon) and not policy.perfect and result.meets(trial):
+            leases = tuple(replace(each, start=0.0) for each in problem.leases)
+            by_second = tuple(replace(each, unit=1.0, first=0.0) for each in leases)
+            work = lower_bound(replace(problem, leases=by_second, min_hosts=0), whole=False).cost
+            at_once = lower_bound(replace(problem, leases=leases), whole=bound.whole).cost
+            perfect = tried(scene, trial.name, replace(policy, perfect=True), lambda _: None).cost
+            parts = np.diff([0.0, work, at_once, bound.cost, perfect, trial.cost])
+            return Gap(trial.name, *parts.tolist())
+    return None
 
 
 def _static_peak(scene: Scene, partitions: int | None) -> Peak | str:

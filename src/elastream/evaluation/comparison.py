@@ -110,6 +110,38 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
+class Gap:
+    """Parts of a policy's cost, which add up to it.
+
+    Attributes:
+        work: Bound with parts of hosts that start at once and are paid by the second.
+        whole: More for billing time units, least hosts, and whole hosts unless the bound has parts of them.
+        start: More for the start of hosts.
+        plan: More for batches and plans: the policy with perfect forecasts.
+        forecast: More for its own forecasts. Below 0 if they leave more records late.
+    """
+
+    policy: str
+    work: float
+    whole: float
+    start: float
+    plan: float
+    forecast: float
+
+    def __str__(self) -> str:
+        named = {
+            "the records' work": self.work,
+            "whole hosts and billing units": self.whole,
+            "the start of hosts": self.start,
+            "batches and plans": self.plan,
+            "forecast errors": self.forecast,
+        }
+        cost = math.fsum(named.values())
+        parts = [f"{part / cost:.0%} for {name}" for name, part in named.items()]
+        return f"{self.policy} spends {', '.join(parts[:-1])} and {parts[-1]}."
+
+
+@dataclass(frozen=True, slots=True)
 class ExpectedError:
     """Simulator error on its calibration run; `separable` as in `Calibration`."""
 
@@ -136,6 +168,7 @@ class Comparison:
         begins: As `Pattern.begins`.
         bound: Lower bound of cost at the target, why there is none, or None if not requested.
         bounds: For policies that miss the target, the bound at what they reach.
+        gap: Of `horizon`, if it meets the target.
     """
 
     graph: Graph
@@ -149,6 +182,7 @@ class Comparison:
     begins: float | None = None
     bound: Bound | str | None = None
     bounds: Mapping[str, Bound] = field(default_factory=dict)
+    gap: Gap | None = None
 
     def over_bound(self, trial: Trial) -> float:
         """Return the trial's cost over the bound at its own compliance; NaN if unknown."""
@@ -264,7 +298,7 @@ class Comparison:
         least = f"No policy can meet the target on this load for less than {money(self.bound.cost)}{note}"
         ratio = math.nan if self.winner is None else self.over_bound(self.winner)
         times = "." if self.winner is None or math.isnan(ratio) else f"; {self.winner.name} costs {ratio:.2f} times that."
-        return least + times
+        return least + times + ("" if self.gap is None else f" {self.gap}")
 
     @property
     def frame(self) -> "pd.DataFrame":
@@ -317,6 +351,8 @@ class Comparison:
         }
         if self.bound is not None:
             figures["bound"] = asdict(self.bound) if isinstance(self.bound, Bound) else {"cost": None, "note": self.bound}
+        if self.gap is not None:
+            figures["gap"] = asdict(self.gap)
         if self.error is not None:
             figures["expected error"] = {
                 each.metric: None if math.isnan(each.relative) else each.relative for each in self.error.figures
