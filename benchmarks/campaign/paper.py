@@ -306,7 +306,7 @@ class Engine:
     def _stateful(self, _: Any, execution: Any) -> list[list[str]]:
         if not self.progress:
             return []
-        return [["planned"], ["0", "0", str(PARTITIONS), "7", "StateStoreSave", "paper://state", "default"]]
+        return [["planned"], ["0", "0", str(PARTITIONS), "7", "StateStoreSave", "/paper/state", "default"]]
 
     def _locations(self, *_: Any) -> list[list[str]]:
         return [
@@ -336,7 +336,7 @@ class Engine:
     def _java(self) -> Any:
         execution = SimpleNamespace(
             lastExecution=lambda: None if self.batch is None and not self.progress else SimpleNamespace(
-                checkpointLocation=lambda: "paper://state",
+                checkpointLocation=lambda: "/paper/state",
                 currentBatchId=lambda: self.batch[0] if self.batch else self.progress[-1].number,
             ),
             lastProgress=lambda: None,

@@ -216,8 +216,8 @@ def test_endpoint_answers_404_without_a_notice(endpoint):
     [
         ("/run/notices", "names no host"),
         ("/run/{name}", r"has \{name\}"),
-        ("ftp://{host}", "no path and no file, http or https URL"),
-        ("/run/{host", "no path or URL"),
+        ("ftp://{host}", "neither a path nor a file, http or https URL"),
+        ("/run/{host", "not a path or URL"),
     ],
 )
 def test_setting_that_names_no_host_is_refused(template, message):

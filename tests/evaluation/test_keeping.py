@@ -71,7 +71,7 @@ def test_results_of_other_code_and_other_files_are_refused(tmp_path):
     with pytest.raises(InputError, match="other code"):
         KeptResults(path, doubled)
     path.write_text("a page")
-    with pytest.raises(InputError, match="no file of results"):
+    with pytest.raises(InputError, match="not a file of results"):
         KeptResults(path, doubled)
     with pytest.raises(EnvironmentProblem, match="cannot keep results"):
         KeptResults(tmp_path / "none" / "kept", doubled)

@@ -219,9 +219,7 @@ def _bounded(scene: Scene, result: Comparison, policies: Mapping[str, Policy]) -
     return replace(result, bound=bound, bounds=reached, gap=_gap(scene, result, problem, bound, policies))
 
 
-def _gap(
-    scene: Scene, result: Comparison, problem: Problem, bound: Bound, policies: Mapping[str, Policy]
-) -> Gap | None:
+def _gap(scene: Scene, result: Comparison, problem: Problem, bound: Bound, policies: Mapping[str, Policy]) -> Gap | None:
     for trial, policy in zip(result.trials, policies.values(), strict=True):
         if isinstance(policy, Horizon) and not policy.perfect and result.meets(trial):
             leases = tuple(replace(each, start=0.0) for each in problem.leases)

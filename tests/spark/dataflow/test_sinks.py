@@ -99,7 +99,9 @@ def test_results_are_continued_by_their_run_replaced_or_refused(tmp_path: Path):
     begin_results(tmp_path, ["word"], run="mine")
     write_changes(Frame([{"word": "old", "count": 1}]), tmp_path, 7, ["word"], DAY)  # type: ignore[arg-type]
     for other in ("", "theirs"):
-        with pytest.raises(EnvironmentProblem, match=r"earlier run \(batch=7\): --resume RUN goes on .* --fresh replaces"):
+        with pytest.raises(
+            EnvironmentProblem, match=r"earlier run \(batch=7\): --resume RUN continues it, --fresh replaces"
+        ):
             check_sink(sink, changes=True, run=other)
         with pytest.raises(EnvironmentProblem, match="holds the results of an earlier run"):
             begin_results(tmp_path, ["word"], run=other)

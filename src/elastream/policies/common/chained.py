@@ -240,7 +240,7 @@ class SharedHosts:
                 if number <= room
             ]
             price, number, kind = min(options, key=lambda option: option[:2], default=(math.inf, 0, lease.type))
-            if price <= (1 - WORTH_CHANGE) * lease.type.price_rate:
+            if price < (1 - WORTH_CHANGE) * lease.type.price_rate:
                 why = f"{host} is dear for what it does: {counted(number, kind.name)} will do it for "
                 why += percent(price / lease.type.price_rate)
                 kinds = types_to_lease(observation, kind, number)
@@ -257,7 +257,7 @@ class SharedHosts:
         overdue = any(now - lease.since > 2 * lease.type.start + self.pace for lease in coming)
         dearest = max((leases[host].type.price_rate for host in self.observation.usable), default=0.0)
         price = math.fsum(lease.type.price_rate for lease in coming)
-        return bool(coming) and not overdue and price <= (1 - WORTH_CHANGE) * dearest
+        return bool(coming) and not overdue and price < (1 - WORTH_CHANGE) * dearest
 
     def withdraw_surplus(self, highest: float) -> list[Action]:
         """Return releases of unneeded hosts that wait for at least `settle` seconds, newest request first."""

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from pyspark.sql import SparkSession
 
+from elastream.errors import EnvironmentProblem
 from elastream.spark.jvm.driver_side import HERE, DriverSide
 from elastream.spark.telemetry.state_files import (
     NAN,
@@ -22,10 +23,15 @@ log = logging.getLogger(__name__)
 PAUSE_S = 60.0
 
 
-def disk_of(spark: SparkSession, root: str) -> StateDisk:
-    """Return the files of state at `root`, an address of Hadoop."""
-    local = local_path(root)
-    return ListedFiles(spark, root) if local is None else LocalDisk(local)
+def disk_of(spark: SparkSession, root: str) -> StateDisk | None:
+    """Return the files of state at `root`, an address of Hadoop; None if this Spark lists none."""
+    if (local := local_path(root)) is not None:
+        return LocalDisk(local)
+    try:
+        return ListedFiles(spark, root)
+    except EnvironmentProblem as problem:
+        log.warning("bytes of state are unknown: %s", problem)
+        return None
 
 
 class ListedFiles(DriverSide):
