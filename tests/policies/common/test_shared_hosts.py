@@ -127,7 +127,7 @@ def test_a_mix_suffices_and_costs_at_most_one_host_more_than_cores_must(need, pr
 
 
 def successors(shared, highest):
-    return [each.type for each in shared.lease_successors(highest)]
+    return [each.type for each in shared.lease_successors(highest, 4.0)[1]]
 
 
 def test_cheaper_hosts_come_for_a_dear_one_with_little_work():
@@ -142,19 +142,19 @@ def test_cheaper_hosts_come_for_a_dear_one_with_little_work():
         assert not successors(replace(shared, observation=observation), 1.5)
     near = {**types, "small": replace(types["small"], price=7.0)}
     assert not successors(hosts(dear, types=near), 1.0), "not worth the change"
+    free = {name: replace(each, price=0.0) for name, each in types.items()}
+    assert not successors(hosts(free["big"], types=free), 1.0)
+    assert not successors(replace(shared, mixed=False), 1.5), "the type to lease was named"
     paid = replace(dear, billing=Billing(3600.0))
     assert not successors(hosts(paid, types={**types, "big": paid}), 1.5), "paid for until the hour ends"
 
 
-def test_hosts_that_come_for_a_dear_one_are_not_withdrawn():
-    dear, cheap = replace(BIG, price=8.0), replace(SMALL, price=1.0)
-    shared = hosts(dear, cheap, types={"small": cheap, "big": dear})
-    for since, succeeding in ((990.0, True), (900.0, False)):
-        coming = Lease("h2", cheap, since)
-        seen = replace(
-            shared.observation, leases=type(shared.observation.leases)({**shared.observation.leases, "h2": coming})
-        )
-        assert replace(shared, observation=seen).succeeding is succeeding
+def test_a_dear_host_goes_once_others_suffice():
+    shared = hosts(BIG, SMALL, SMALL)
+    assert [each.host for each in shared.drain_replaced("h1", 2.0)] == ["h1"]
+    assert not shared.drain_replaced("h1", 2.1)
+    pinned = replace(shared.observation, pinned={"h1": "a query never ends"})
+    assert not replace(shared, observation=pinned).drain_replaced("h1", 2.0)
 
 
 def test_the_dearest_hosts_that_can_go_do():

@@ -161,6 +161,20 @@ def test_a_small_host_takes_the_place_of_a_large_one_for_a_small_load():
     assert sum(type(each.action) is LeaseHost for decision in done.decisions for each in decision.proposals) <= 8
 
 
+def test_a_slow_successor_is_not_leased_again_and_again():
+    large = replace(SMALL, name="large", cores=8.0, slots=8, price=7.6 / 3600)
+    slow = replace(SMALL, cores=0.5, speed=0.5)  # four need as long as a record may wait
+    done = run([3000.0] * 10 + [300.0] * 60, period=15.0, types=(slow, large))
+    leases = [time for time, _ in actions(done, LeaseHost, since=600.0)]
+    assert len({round(time / 600) for time in leases}) <= 6
+
+
+def test_a_young_run_exchanges_no_host():
+    large = replace(SMALL, name="large", cores=8.0, slots=8, price=7.6 / 3600)
+    done = run([300.0] * 2 + [3000.0] * 8, period=5.0, types=(SMALL, large))
+    assert len([action for _, action in actions(done, LeaseHost) if action.type == "small"]) <= 1
+
+
 def test_a_pause_of_rounds_has_an_outlook_for_each_bin():
     memory, seen = None, observe([host("h1")], 20.0)
     for time in (1000.0, 1002.0, 1004.0, 1064.0):

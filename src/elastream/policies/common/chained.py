@@ -215,27 +215,40 @@ class SharedHosts:
         why += f"for {format_duration(self.settle)}" if self.settle else "now"
         return [DrainHost(host, why=why) for host in going]
 
-    def lease_successors(self, highest: float) -> list[Action]:
-        """Return leases of hosts that will do the work of a dearer one whose paid time ends once they work.
+    def lease_successors(self, highest: float, start: float) -> tuple[str, list[Action]]:
+        """Return a host that is dear for what it does, and leases of cheaper ones for its work; "" and none without one.
 
-        Then the dearer one is surplus. Nothing while hosts come or go.
+        Args:
+            start: Seconds until a host requested now works, and may do the work of another.
         """
         observation, now = self.observation, self.observation.time
         room = observation.context.max_hosts - len(observation.leases)
-        if observation.coming or observation.draining:
-            return []
-        for host in sorted(observation.usable, key=lambda each: -observation.leases[each].type.price_rate):
-            lease, rest = observation.leases[host], [each for each in observation.usable if each != host]
+        kinds = observation.context.leasable.values() if self.mixed and not observation.draining else ()
+        usable, seen = sorted(observation.usable, key=lambda each: -observation.leases[each].type.price_rate), set[str]()
+        for host in usable:
+            lease = observation.leases[host]
+            cheaper = [
+                each
+                for each in kinds
+                if each.region == lease.type.region and each.price_rate < (1 - WORTH_CHANGE) * lease.type.price_rate
+            ]
+            due = (
+                due_back(lease, now, self.pace, max(start, *(each.start for each in cheaper)) + self.pace)
+                if cheaper
+                else False
+            )
+            if not due or lease.type.name in seen or host in observation.pinned:
+                continue
+            seen.add(lease.type.name)
+            rest = [each for each in usable if each != host]
             lacking = highest / self.most - (self.capacity(rest) if rest else 0.0)
-            if host in observation.pinned or not 0 < lacking < math.inf:
+            if not 0 < lacking < math.inf:
                 continue
             slot = self._least_slot(rest) if rest else 0.0
             options = [
                 (number * kind.price_rate, number, kind)
-                for kind in observation.context.leasable.values()
-                if kind.region == lease.type.region
-                and kind.slot >= slot
-                and due_back(lease, now, self.pace, kind.start + self.pace)
+                for kind in cheaper
+                if kind.slot >= slot
                 for number in [math.ceil(lacking / (kind.width * slot or kind.cores * kind.speed) - ROUNDING)]
                 if number <= room
             ]
@@ -243,21 +256,21 @@ class SharedHosts:
             if price < (1 - WORTH_CHANGE) * lease.type.price_rate:
                 why = f"{host} is dear for what it does: {counted(number, kind.name)} will do it for "
                 why += percent(price / lease.type.price_rate)
-                kinds = types_to_lease(observation, kind, number)
-                return [
-                    LeaseHost(observation.host_name(n), each.name, each.region, why=why) for n, each in enumerate(kinds)
-                ]
-        return []
+                names = enumerate(types_to_lease(observation, kind, number))
+                return host, [LeaseHost(observation.host_name(n), each.name, each.region, why=why) for n, each in names]
+        return "", []
 
-    @property
-    def succeeding(self) -> bool:
-        """Return True if the hosts that come, none of them overdue, cost less than one that may go once they work."""
-        leases, now = self.observation.leases, self.observation.time
-        coming = [leases[host] for host in self.observation.coming]
-        overdue = any(now - lease.since > 2 * lease.type.start + self.pace for lease in coming)
-        dearest = max((leases[host].type.price_rate for host in self.observation.usable), default=0.0)
-        price = math.fsum(lease.type.price_rate for lease in coming)
-        return bool(coming) and not overdue and price < (1 - WORTH_CHANGE) * dearest
+    def drain_replaced(self, host: str, highest: float) -> list[Action]:
+        """Return the drain of `host` if the others suffice without it and it may go."""
+        observation = self.observation
+        due = due_back(observation.leases[host], observation.time, self.pace, self.pace)
+        if (
+            not due
+            or host in observation.pinned
+            or not self._suffice([each for each in observation.usable if each != host], highest)
+        ):
+            return []
+        return [DrainHost(host, why="cheaper hosts do its work now")]
 
     def withdraw_surplus(self, highest: float) -> list[Action]:
         """Return releases of unneeded hosts that wait for at least `settle` seconds, newest request first."""

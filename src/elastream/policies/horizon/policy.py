@@ -58,6 +58,8 @@ STEP, LEAST_ALLOWANCE = 0.1, -0.03
 IN_VAIN = 1.25
 # Multiple of a host's start for which a need must have lasted before cheaper hosts take the place of a dear one.
 LASTING = 4.0
+# Multiples of a host's start for which the cheaper hosts are waited for, and after which another exchange is tried.
+EXCHANGE, AGAIN = 2.0, 20.0
 # Part by which a need may exceed the cores that are there or come: no need is known better.
 TOLERANCE = 0.02
 # Least part of a busy round's work that grows with its records. Noise and code that is compiled meanwhile hide it.
@@ -80,6 +82,7 @@ class Memory:
         next_replay: Time of the next replay (seconds of the run).
         work: Cores that a record/s keeps busy, as last known; NaN before.
         host_start: Start of hosts as last measured (seconds); 0 before.
+        exchanged: The last host for whose work cheaper ones were leased, and when.
     """
 
     history: LoadHistory
@@ -95,6 +98,7 @@ class Memory:
     next_replay: float = 0.0
     work: float = math.nan
     host_start: float = 0.0
+    exchanged: tuple[str, float] = ("", -math.inf)
 
 
 @dataclass(frozen=True)
@@ -447,9 +451,14 @@ class _Foreseeing(SizingRound):
 
     @property
     def _why_least(self) -> str:
-        choice, seconds = self.memory.choice, round(len(self.memory.outlooks) * self.grid.seconds)
-        fleet = f"keeping {counted(choice.setting.least, 'host')} was cheapest ({choice.hosts:.3g} on average)"
-        return f"over the last {format_duration(seconds)} {fleet}: changes of the load are too short to follow"
+        choice = self.memory.choice
+        least = counted(choice.setting.least, "host")
+        if math.isnan(choice.hosts):
+            return f"at least {least}"
+        fleet = f"keeping {least} was cheapest ({choice.hosts:.3g} on average)"
+        return (
+            f"over the last {format_duration(round(choice.seconds))} {fleet}: changes of the load are too short to follow"
+        )
 
     @property
     def _least(self) -> float:
@@ -517,15 +526,25 @@ class _Chained(_Foreseeing, ChainedRound):
         recent = self.load.since_change < self.policy.cool_down
         if (recent and not observation.waiting) or self.load.late or observation.unjudged:
             return []
+        host, since = self.memory.exchanged
+        if host in observation.usable and observation.time - since <= EXCHANGE * self.grid.host_start + 2 * self.pace:
+            return [] if observation.coming else self._hosts.drain_replaced(host, highest)
         if observation.coming:
-            return [] if self._hosts.succeeding else self._hosts.withdraw_surplus(highest)
+            return self._hosts.withdraw_surplus(highest)
         # All of a surplus goes at once, as in the replay.
-        return self._hosts.drain_surplus(highest, part=1.0) or self._hosts.lease_successors(self._needed_for(highest))
+        return self._hosts.drain_surplus(highest, part=1.0) or self._exchange(highest)
 
-    def _needed_for(self, highest: float) -> float:
-        """Return the cores needed at most within the time for which a need lasts that hosts of another type are for."""
-        bins = math.ceil(LASTING * self.grid.host_start / self.grid.seconds)
-        return max(highest, max(self.memory.needs[-bins:], default=0.0) * self._cores_of_record)
+    def _exchange(self, highest: float) -> list[Action]:
+        """Return leases of cheaper hosts for the work of a dear one, if that has been little for long."""
+        observation, start, needs = self.observation, self.grid.host_start, self.memory.needs
+        bins = max(1, math.ceil(LASTING * start / self.grid.seconds))
+        if len(needs) < bins or observation.time - self.memory.exchanged[1] < AGAIN * start:
+            return []
+        lasting = max(highest, max(needs[-bins:]) * self._cores_of_record)
+        host, leases = self._hosts.lease_successors(lasting, start + self.policy.cool_down)
+        if leases:
+            self.memory = replace(self.memory, exchanged=(host, observation.time))
+        return leases
 
     def _task_count(self, now: float, need: float) -> float:
         return self._slots  # narrower stages would not use the cores that the plan counts on

@@ -64,6 +64,7 @@ class Choice:
         hosts: Mean number of hosts.
         explained: Share of records since the last replay that are late in this one.
         met: Largest backlog (records) foreseen for the time when a host works, of which none was late.
+        seconds: Length of the past that was replayed.
     """
 
     setting: Setting
@@ -71,6 +72,7 @@ class Choice:
     hosts: float = math.nan
     explained: float = 0.0
     met: float = 0.0
+    seconds: float = 0.0
 
     @property
     def constant(self) -> bool:
@@ -301,4 +303,5 @@ def _cheapest(settings: Sequence[Setting], runs: _Runs, rates: Floats, fleet: Fl
         best = int(near[np.lexsort((-rows[near], runs.leases[near]))[0]])
     else:
         best = int(np.lexsort((cost, np.round(share, 3)))[0])
-    return Choice(settings[best], float(share[best]), float(runs.costs[best]) / rates.size, met=float(runs.vain[best]))
+    hosts, seconds = float(runs.costs[best]) / rates.size, rates.size * fleet.grid.seconds
+    return Choice(settings[best], float(share[best]), hosts, met=float(runs.vain[best]), seconds=seconds)

@@ -407,7 +407,8 @@ def _ending(observation: Observation, pace: float) -> tuple[frozenset[str], froz
     leases, now = observation.leases, observation.time
     starts = max((kind.start for kind in observation.context.host_types.values()), default=0.0)
     ahead = pace * math.ceil(starts / pace)
-    due = frozenset(host for host, lease in leases.items() if due_back(lease, now, pace))
+    empties = 0.0 if observation.context.layout.unchained else pace
+    due = frozenset(host for host, lease in leases.items() if due_back(lease, now, pace, empties))
     soon = frozenset(
         host
         for host, lease in leases.items()

@@ -12,8 +12,9 @@ private long number;
 private String newest = "";
 private java.util.HashMap opened = new java.util.HashMap(); // metadata by path of a snapshot
 
-public void begin(Object context, String root, int pause) {
-    conf = ((org.apache.spark.SparkContext) context).hadoopConfiguration();
+/** `conf`: Hadoop's settings of the session, in which its state stores write. */
+public void begin(Object conf, String root, int pause) {
+    this.conf = (org.apache.hadoop.conf.Configuration) conf;
     this.root = new org.apache.hadoop.fs.Path(root);
     this.pause = pause;
     notBefore = System.currentTimeMillis();
@@ -62,13 +63,15 @@ private String listed() throws java.io.IOException {
     while (all.hasNext()) {
         org.apache.hadoop.fs.FileStatus each = (org.apache.hadoop.fs.FileStatus) all.next();
         String name = each.getPath().getName(), path = each.getPath().toUri().getPath().substring(from);
-        if (!name.matches("\\d+.*\\.(delta|changelog|snapshot|zip)")) continue;
+        if (!name.matches("\\d{1,18}(_[\\w-]+)?\\.(delta|changelog|snapshot|zip)")) continue;
         files.put(path, each);
         if (!name.endsWith(".zip")) continue;
         String folder = each.getPath().getParent().toUri().getPath();
         java.util.TreeMap versions = (java.util.TreeMap) snapshots.get(folder);
         if (versions == null) snapshots.put(folder, versions = new java.util.TreeMap(java.util.Collections.reverseOrder()));
-        versions.put(Long.valueOf(name.split("[_.]")[0]), path);
+        Long version = Long.valueOf(name.split("[_.]")[0]);
+        String other = (String) versions.get(version); // of a batch that ran twice, the greater name counts
+        if (other == null || path.compareTo(other) > 0) versions.put(version, path);
     }
     java.util.Iterator folders = snapshots.values().iterator();
     while (folders.hasNext()) {
@@ -76,7 +79,8 @@ private String listed() throws java.io.IOException {
         for (int i = 0; i < NEWEST && versions.hasNext(); i++) {
             String path = (String) versions.next();
             String known = (String) opened.get(path);
-            stillOpened.put(path, known != null ? known : metadata(system, (org.apache.hadoop.fs.FileStatus) files.get(path)));
+            String text = known != null ? known : metadata(system, (org.apache.hadoop.fs.FileStatus) files.get(path));
+            if (text.length() > 0) stillOpened.put(path, text);
         }
     }
     opened = stillOpened;

@@ -58,7 +58,7 @@ class ExecutorMemory(DriverSide):
                 int(full),
                 int(concurrent),
                 int(collecting) / 1e3,
-                int(python) / MB if self.counts_python else None,
+                int(python) / MB or None if self.counts_python else None,
             )
             for executor, at, heap, *others, full, concurrent, collecting, python in self.ask("memory")
         }

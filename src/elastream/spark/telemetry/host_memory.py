@@ -114,9 +114,10 @@ class HostMemory:
             limits = [None if memory is None else memory.container, None if probed is None else probed.limit]
             put(Metric.MEMORY_LIMIT, host, min((each for each in limits if each), default=None))
             put(Metric.HEAP_LIMIT, host, None if memory is None else memory.heap_limit)
-            if (tells := probed or beat) is not None:
-                put(Metric.PYTHON_MEMORY, host, tells.python)
-            if beat is None or wall - beat.at > OLD:
+            fresh = beat is not None and wall - beat.at <= OLD
+            python = None if probed is None else probed.python
+            put(Metric.PYTHON_MEMORY, host, beat.python if python is None and beat is not None and fresh else python)
+            if beat is None or not fresh:
                 continue
             heap = live[host] = self._heaps.setdefault(executor, _Heap())
             own = frozenset(there.get(host, ()))

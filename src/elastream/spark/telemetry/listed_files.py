@@ -2,11 +2,12 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 from pyspark.sql import SparkSession
 
 from elastream.errors import EnvironmentProblem
-from elastream.spark.jvm.driver_side import HERE, DriverSide
+from elastream.spark.jvm.driver_side import HERE, DriverSide, java_session
 from elastream.spark.telemetry.state_files import (
     NAN,
     Listed,
@@ -37,10 +38,12 @@ def disk_of(spark: SparkSession, root: str) -> StateDisk | None:
 class ListedFiles(DriverSide):
     """Implements StateDisk with listings that a thread of the driver's JVM makes, at most one in `pause` seconds."""
 
+    current: ClassVar[bool] = False
+
     def __init__(self, spark: SparkSession, root: str, pause: float = PAUSE_S) -> None:
         super().__init__(spark, HERE / "StateListing.java")
-        self._object.begin(self.context, root, int(pause * 1e3))
-        self._listing = 0
+        self._object.begin(java_session(spark).sessionState().newHadoopConf(), root, int(pause * 1e3))
+        self._listing, self._fault = 0, ""
         self._folders: Mapping[str, Sequence[Listed]] = {}
         self._files: Mapping[str, Sequence[str]] = {}  # bytes, milliseconds and metadata by path
 
@@ -48,8 +51,10 @@ class ListedFiles(DriverSide):
         if lines := self.ask("look", self._listing):
             ((number, fault), *files), before = lines, self._folders
             self._listing = int(number)
+            if fault and fault != self._fault:
+                log.warning("bytes of state are not current: %s", fault)
+            self._fault = fault
             if fault:
-                log.warning("bytes of state are unknown: %s", fault)
                 return self._listing
             self._files = {path: about for path, *about in files}
             folders: dict[str, list[Listed]] = {folder: [] for folder in before}

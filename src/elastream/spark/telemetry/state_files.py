@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -46,7 +46,13 @@ Listed: TypeAlias = tuple[int, bool, str]
 
 
 class StateDisk(Protocol):
-    """Files of a checkpoint's state. Folders are relative to it; paths are those that `files` yields."""
+    """Files of a checkpoint's state. Folders are relative to it; paths are those that `files` yields.
+
+    Attributes:
+        current: True if `files` shows the newest ones.
+    """
+
+    current: ClassVar[bool]
 
     def look(self) -> int:
         """Bring what is listed up to date, without waiting; return a number that is new with each listing."""
@@ -66,6 +72,7 @@ class LocalDisk:
     """Implements StateDisk in a folder of this machine."""
 
     root: str
+    current: ClassVar[bool] = True
 
     def look(self) -> int:
         return time.monotonic_ns()
@@ -101,7 +108,8 @@ class _Store:
     def look(self, version: int) -> None:
         listed = [each for each in self.disk.files(self.folder) if each[0] <= version]
         self.version = max((each[0] for each in listed), default=0)
-        snapshots = [each for each in listed if each[1] and each[0] > self.whole[0]]
+        unread = math.isnan(self.whole[1])
+        snapshots = [each for each in listed if each[1] and each[0] >= self.whole[0] + (not unread)]
         if snapshots:
             newest, _, path = max(snapshots)
             size, self.rows = self.disk.size_and_rows(path)
@@ -220,16 +228,24 @@ def modified(path: str) -> float:
 
 
 class MoveLoad(NamedTuple):
-    """State that a move loads, in MB (NaN if unknown), the changes since the snapshot in it, and their files."""
+    """State that a move loads.
+
+    Attributes:
+        megabytes: NaN if unknown.
+        changed: MB of the changes since the snapshot in it.
+        logs: Files of these changes.
+        current: False if the files were listed a while ago.
+    """
 
     megabytes: float = NAN
     changed: float = 0.0
     logs: int = 0
+    current: bool = True
 
     @property
     def worth_a_snapshot(self) -> bool:
         """Return True if Spark's own snapshot is overdue, and the changes outweigh the last one."""
-        return self.logs > DELTAS and self.changed > FEW_MB and 2 * self.changed > self.megabytes
+        return self.current and self.logs > DELTAS and self.changed > FEW_MB and 2 * self.changed > self.megabytes
 
     @property
     def text(self) -> str:
@@ -248,7 +264,7 @@ def move_load(saved: "SavedState | None", partition: int) -> MoveLoad:
         return MoveLoad()
     whole = math.fsum(disk.size_and_rows(each.snapshot)[0] for each in opened if each.snapshot) / MEGABYTE
     changed = math.fsum(disk.size_and_rows(path)[0] for each in opened for path in each.changes) / MEGABYTE
-    return MoveLoad(whole + changed, changed, max(len(each.changes) for each in opened))
+    return MoveLoad(whole + changed, changed, max(len(each.changes) for each in opened), disk.current)
 
 
 def has_rows(store: str) -> bool:

@@ -1,7 +1,7 @@
 package elastream.copies;
 
 // Warm standby: executors keep replicas of state partitions whose tasks run elsewhere, and hand one over to a task that
-// needs it. The classes of this folder make one jar (standby_jar.py); Spark loads this one by the setting spark.plugins.
+// needs it. The classes of this folder make one jar (jars.py); Spark loads this one by the setting spark.plugins.
 // They are written for Janino, Spark's compiler: no generics, no lambdas.
 
 /** Entry point: the registry in the driver, a follower in each executor. */
