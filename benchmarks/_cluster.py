@@ -72,13 +72,13 @@ def word_count_flow(load: ArrivalPattern, out: Path, name: str = "word_count") -
 
 
 def wrong_counts(checkpoint: Path, corpus: Path, out: Path) -> tuple[int, int, int]:
-    """Return the words at `out` with another count than a plain one, the newest committed batch, and its records."""
+    """Return the words at `out` whose count differs from a plain count, the newest committed batch, and its records."""
     committed = latest_batch(checkpoint, "commits")
     records = int(offsets_of(checkpoint, committed)[0]["n"])
     expected = Counter(word for line in replayed(corpus, records) for word in words_of(line))
     for folder in out.glob("batch=*"):
         if int(folder.name.removeprefix("batch=")) > committed:
-            shutil.rmtree(folder)  # of a batch that was cut short
+            shutil.rmtree(folder)  # left by an interrupted batch
     counts: dict[str, int] = dict(latest(out).itertuples(index=False))
     return sum(counts.get(word) != expected.get(word) for word in counts.keys() | expected.keys()), committed, records
 

@@ -1,6 +1,6 @@
-"""What every benchmark shares: arguments, progress, bars, and interleaved runs of two ways.
+"""Shared parts of the benchmarks: arguments, progress, bars, and interleaved runs of two ways.
 
-Two ways run in turn and their ratio is taken round by round, so that what slows a round slows both sides.
+Two ways run in turn, and their ratio is taken per round, so that a disturbance slows both sides.
 """
 
 import argparse
@@ -62,7 +62,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Sides:
-    """Interleaved measurements of two ways, A and B: one value a round each."""
+    """Interleaved measurements of two ways, A and B: one value per round each."""
 
     a: tuple[float, ...]
     b: tuple[float, ...]
@@ -84,7 +84,7 @@ class Sides:
 
 
 def interleaved(a: Callable[[], float], b: Callable[[], float], rounds: int, what: str = "") -> Sides:
-    """Run A and B in turn, `rounds` times each; who goes first alternates, because the second finds warmer caches."""
+    """Run A and B in turn, `rounds` times each; the first one alternates, because the second run finds warmer caches."""
     first: list[float] = []
     second: list[float] = []
     for number in range(rounds):
@@ -164,7 +164,7 @@ def progress(text: str) -> None:
 
 
 def counting(every: int, what: str) -> Progress:
-    """Return a callback that prints how many cases are done, after every so many of them."""
+    """Return a callback that prints how many cases are done, at regular intervals."""
 
     def show(case: str, done: int, total: int) -> None:
         if done % every == 0 or done == total:
@@ -238,7 +238,7 @@ def main(
 
     Args:
         more: Adds arguments of the benchmark's own.
-        rounds: Default of `--rounds`; None: it has no rounds.
+        rounds: Default of `--rounds`; None: the benchmark has no rounds.
     """
     description, *_ = description.splitlines()
     parser = argparse.ArgumentParser(prog=f"python benchmarks/{name}.py", description=description)
@@ -284,7 +284,7 @@ def main_of_parts(
 
 
 def finite(value: Any) -> Any:
-    """Return `value` with null for what was not measured, or never came."""
+    """Return `value` with null for figures that are unknown or infinite."""
     if isinstance(value, Mapping):
         return {key: finite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -293,6 +293,6 @@ def finite(value: Any) -> Any:
 
 
 def _without_files(words: Sequence[str]) -> list[str]:
-    """Return the arguments that decide what is measured."""
+    """Return the arguments that determine the measurement."""
     pairs = pairwise(("", *words))
     return [word for before, word in pairs if not word.startswith(FILES) and before not in FILES]

@@ -1,4 +1,4 @@
-"""What else tells of a job, made from its event log: lines of progress, Spark's gauges, and Elastream's metrics."""
+"""Other sources of advice about a job, made from its event log: lines of progress, Spark's gauges, Elastream's metrics."""
 
 import json
 import threading

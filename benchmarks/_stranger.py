@@ -1,4 +1,4 @@
-"""A session and a query of somebody else's, on hosts held to a part of a core, so that the driver keeps its share."""
+"""A user's session and query, on hosts limited to a part of a core, so that the driver keeps its share."""
 
 import shutil
 import tempfile

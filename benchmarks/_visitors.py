@@ -25,8 +25,8 @@ from elastream.spark.dataflow.readers import Steering
 from elastream.spark.dataflow.sinks import latest
 from elastream.spark.dataflow.sources import HOLD, open_source
 
-STATE_PARTITIONS = 4  # one a host of the peak: more would cost each batch of every side, fewer would leave hosts without
-SOURCE_TASKS = 4  # of the plain job: one a host of the peak, as a topic for it would have partitions
+STATE_PARTITIONS = 4  # one per host at the peak: more would slow each batch, fewer would leave hosts without state
+SOURCE_TASKS = 4  # of the plain job: one per host at the peak, like the partitions of a topic
 RETURNS = "visitor string, bytes bigint"
 REQUEST = r'^(\S+) \S+ \S+ \[[^\]]+\] "[A-Z]+ (\S+) [^"]*" (\d{3}) (\d+) "[^"]*" "([^"]*)"$'
 ROBOT = "bot|crawl|spider"
@@ -141,7 +141,7 @@ JOBS = {each.name: each for each in (Job("visitors", counts=True), Job("visits",
 
 @dataclass(frozen=True)
 class Plain:
-    """A running plain job, the file whose absence lets its load begin, and where it writes."""
+    """A running plain job, the file that holds back its load while it exists, and the folder of its results."""
 
     query: StreamingQuery
     hold: Path

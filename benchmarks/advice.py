@@ -325,7 +325,7 @@ def logged(job: Job, folder: Path, cores: int = 2) -> Path:
 
 
 def predicted(jobs: Mapping[str, Job]) -> Iterator[dict[str, Any]]:
-    """Yield p50 and p99 (seconds) of each job on one and two cores, as they were and as the other record predicts."""
+    """Yield p50 and p99 (seconds) of each job on one and two cores, as measured and as the other record predicts."""
     for name, job in jobs.items():
         with TemporaryDirectory() as folder:
             logs = {}

@@ -6,8 +6,8 @@ job with state (`visitors`) the load rises to what four hosts of 0.35 cores can 
 the dataflow run under `threshold` and `horizon`. All have the same source, trigger, state partitions, Spark settings and
 warmed hosts.
 
-In time: of all records, those whose result was committed within the target. Host time: from a host's request to its return,
-between the load's beginning and its last result; with dynamic allocation while an executor occupies it.
+In time: the share of all records whose result was committed within the target. Host time: from a host's request to its
+return, between the load's beginning and its last result; with dynamic allocation while an executor occupies it.
 """
 
 import argparse
@@ -53,7 +53,7 @@ from elastream.spark.start import pace_of, start_plant
 HOST = HostType("third", cores=0.35, slots=1, memory=1000.0, price=1.0, billing=Billing(10.0), start=10.0, stop=3.0)
 """Four of them use 1.4 cores of two."""
 TARGET = 10.0  # seconds from a record being due to its result being committed
-AFTER = 0.4  # of the load's length, how long late records are waited for after its end
+AFTER = 0.4  # wait for late records after the load's end, as a share of its length
 
 RETAINED = {"spark.sql.streaming.minBatchesToRetain": "10"}
 SETTINGS = {**arms.SETTINGS, **RETAINED}
@@ -62,7 +62,7 @@ SETTINGS = {**arms.SETTINGS, **RETAINED}
 
 @dataclass(frozen=True)
 class Result:
-    """What one way gave, with cost by HOST's billing and hosts from the load's beginning to the last result."""
+    """Result of one way, with cost by HOST's billing, and hosts from the load's beginning to the last result."""
 
     way: str
     served: Service
@@ -133,7 +133,7 @@ def dataflow(job: Job, load: Pattern, way: str, policy: Policy) -> Result:
         try:
             (segment,) = plant.queries.running
             (control,) = segment.sources.values()
-            (control / HOLD).touch()  # its load waits as those of the others do, until the first host has settled
+            (control / HOLD).touch()  # like the other ways, it waits until the first host has settled
             loop = Loop(plant, policy, monitor=1.0, period=2.0, to_the_limit=True)
             steering = threading.Thread(target=loop.run, daemon=True)
             steering.start()
@@ -161,7 +161,7 @@ def serve(query: StreamingQuery, begin: Callable[[], None], load: Pattern) -> No
     total, until = load.count(load.seconds), time.monotonic() + (1 + AFTER) * load.seconds
 
     def taken() -> int:
-        newest = query.lastProgress  # the newest alone: to read them all each second would be work for the driver
+        newest = query.lastProgress  # only the newest: reading all of them each second would load the driver
         return 0 if newest is None else batches_of([newest])[-1].position
 
     while query.isActive and taken() < total and time.monotonic() < until:
@@ -262,7 +262,7 @@ def figures(results: Sequence[Result]) -> Mapping[str, Any]:
 def judge(report: Report, found: Mapping[str, Sequence[Result]]) -> None:
     in_time = {name: statistics.median(each.served.in_time for each in found[name]) for name in FIXED}
     peak, *_ = FIXED
-    # The fewest hosts that serve in time, in hindsight; those of the peak if none do.
+    # The fewest hosts that serve in time, in hindsight; the hosts of the peak if no smaller number does.
     best = next((name for name in reversed(FIXED) if in_time[name] >= IN_TIME), peak)
     report.figures["best constant fleet"] = best
     rivals = ((peak, 0.65), (best, 0.95), (DRA, 1.0))

@@ -1,10 +1,10 @@
 """Autopilot's cost and gain on queries that someone else wrote.
 
 cost: CPU seconds of Autopilot's own threads, Python's and the JVM's, with ten idle queries of 200 state partitions each and
-a look every 5 s; besides, those of driver and JVM with Autopilot and without, in turn. growth: a CPU-bound query on one
-executor that grows to four, each of a third of a core, with Spark alone and with Autopilot in turn. skew: loads by Zipf's
-law, planned by its policy, beside the exact solver's packing. live-skew: a query with such keys on three executors. On two
-free cores cost and growth take about 15 minutes each, live-skew 5, skew 2.
+a look every 5 s; also the CPU seconds of driver and JVM with and without Autopilot, in turn. growth: a CPU-bound query on
+one executor that grows to four, each of a third of a core, with Spark alone and with Autopilot in turn. skew: loads by
+Zipf's law, planned by its policy, beside the exact solver's packing. live-skew: a query with such keys on three executors.
+On two free cores cost and growth take about 15 minutes each, live-skew 5, skew 2.
 """
 
 import os
@@ -93,7 +93,7 @@ ZIPF = "pow(1 + k, -1.2)"
 
 
 class Rounds(Policy):
-    """The policy of Autopilot, that remembers what each host had to do when it planned."""
+    """Autopilot's policy. It also remembers the work of each host in its planning rounds."""
 
     name = "by load, remembered"
 
@@ -148,12 +148,12 @@ BATCH = 2.0
 WARM = 8  # batches in which an executor compiles what it runs: the first take twice as long as later ones
 COLD = 4  # batches in which executors that have just come compile what they run of stages without state
 MEASURED = 7  # batches of a figure
-SETTLED = 3  # batches in a row without a move, after which Autopilot has done what it had to do
+SETTLED = 3  # batches in a row without a move, after which Autopilot has finished
 
 
 @dataclass(frozen=True)
 class Phase:
-    """What was seen of one way: seconds of a batch, where partitions were, cores that each host used meanwhile."""
+    """Observations of one way: seconds per batch, locations of partitions, cores that each host used."""
 
     way: str
     seconds: float
@@ -251,7 +251,7 @@ def steps_for(spark: SparkSession, cluster: LocalCluster, root: Path) -> int:
     for steps in (10_000, 40_000):
         query = start_work(spark, root, steps)
         ended(query, WARM)
-        cluster.confine("h1", HOST.cores)  # a host starts without a quota; from now on it has it
+        cluster.confine("h1", HOST.cores)  # hosts start without a quota, and have one from now on
         first = newest(query) + 2
         ended(query, 5)
         tried[steps] = statistics.median(seconds_of(query, first))
@@ -265,7 +265,7 @@ def steps_for(spark: SparkSession, cluster: LocalCluster, root: Path) -> int:
 
 TICKS = os.sysconf("SC_CLK_TCK")
 LOOK_PERIOD = 5.0
-BATCHES = 3  # batches of each query before it stands idle: so many must have been seen for a load to be known
+BATCHES = 3  # batches of each query before it is idle: as many as a known load needs
 
 
 def cpu_of(process: int, thread: int | None = None) -> float:
@@ -307,7 +307,7 @@ def idle_queries(spark: SparkSession, root: Path, queries: int, partitions: int)
 
 
 class Rereading(Policy):
-    """The policy of Autopilot, that lets each look read the newest batches once more: as if they had just ended."""
+    """Autopilot's policy. It makes each look read the newest batches again, as if they had just ended."""
 
     name = "by load, all read anew"
 
@@ -354,7 +354,7 @@ def measure_cost(report: Report, quick: bool) -> None:
                 policy.pilot = pilot
                 plant = attached(pilot)
                 wait_until(lambda: len(plant.observe().tasks) > 0, 120)
-                # Its first looks read the plans and load classes; what counts is what goes on for days.
+                # The first looks read plans and load classes; only the cost of later looks counts, which lasts for days.
                 time.sleep(2 * LOOK_PERIOD)
                 own = [each.native_id for each in threading.enumerate() if each.name.startswith("elastream")]
                 looked = plant.looks

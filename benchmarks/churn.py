@@ -1,7 +1,7 @@
-"""500 random events under load, on both state stores: the query never starts again and its counts stay exact.
+"""500 random events under load, on both state stores: the query never restarts and its counts stay exact.
 
-Moves of state partitions and tokens, hosts killed (one, several, a whole fault zone) and given back, executors that stand
-still for 3 s and go on; with one copy of each state partition. Events follow a seeded schedule.
+Moves of state partitions and tokens, hosts killed (one, several, a whole fault zone) and given back, executors that freeze
+for 3 s and continue; with one standby replica of each state partition. Events follow a seeded schedule.
 """
 
 import argparse
@@ -37,11 +37,11 @@ SHARES: Mapping[str, float] = {
 """Fraction of the events of each kind; the rest are moves. A host comes for each that goes: that takes most of the time."""
 HOSTS, PARTITIONS, REPLICAS = 4, 8, 1
 AT_ONCE = 4  # most moves of one pause between two batches
-RATE, SEED = 2000, 1  # lines a second: with two of the hosts lost the others cannot keep up, with all of them they can
-PAUSED = 3.0  # seconds that an executor stands still: a false alarm
-TOLD = 5  # batches after a loss within which executors have said which copies tasks opened
-PATIENCE = 300.0  # seconds without what is waited for after which the query counts as hung
-CORES = 0.4  # of a host: four of them leave the driver some of two cores
+RATE, SEED = 2000, 1  # lines per second: all hosts together keep up, but not with two of them lost
+PAUSED = 3.0  # seconds for which an executor freezes: a false alarm
+TOLD = 5  # batches after a loss within which executors report the opened copies
+PATIENCE = 300.0  # seconds of waiting after which the query counts as hung
+CORES = 0.4  # of a host: four hosts leave a part of two cores to the driver
 OPERATOR = "count"
 
 
@@ -163,11 +163,11 @@ class _Events:
         self._kill(self.chance.sample(usable, self.chance.randint(2, len(usable) - 1)))
 
     def zone(self) -> None:
-        """All hosts of a fault zone, once copies are whole; where none comes in their place, of one that leaves two others.
+        """Return the hosts of a fault zone, once copies are complete. Without replacements, it leaves two other hosts.
 
         Neighbours are of distinct zones unless moves or tokens by chance have put them otherwise: copies are opened then,
-        unless Spark runs tasks that were lost again before anybody is told, wherever there is a slot. Kills come at any
-        moment; this comes as a batch has ended, when no task with state runs, since copies are to be opened.
+        unless Spark reruns lost tasks on any free slot before the driver learns of the loss. Other kills come at any
+        moment; this one comes between batches, when no task with state runs, so that copies are opened.
         """
         self.until(lambda: copied(self.plant.observe()), "copies of the state")
         usable, zones = self.whole(), dict[str, list[str]]()
@@ -213,7 +213,7 @@ class _Events:
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
         def holds() -> bool:
-            assert not self.plant.finished  # which raises where the query has failed
+            assert not self.plant.finished  # raises if the query has failed
             return condition()
 
         try:

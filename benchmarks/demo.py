@@ -1,6 +1,6 @@
 """Service level and cost of the demo: `make demo`, several times. 21 minutes on two free cores; --quick four.
 
-The static peak is the cost of hosts for the peak throughout.
+The static peak is the cost of the peak's hosts over the whole run.
 """
 
 import argparse

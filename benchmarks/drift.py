@@ -1,10 +1,10 @@
-"""Simulated beside measured: p50, p99, mean backlog and host time of runs on Spark, by constants of other runs.
+"""Simulated and measured p50, p99, mean backlog and host time of runs on Spark, with the constants of other runs.
 
---record records twelve runs twice, in 35 minutes on two cores (--quick two runs: six minutes); without, recorded ones
-count.
+--record records twelve runs twice, in 35 minutes on two cores (--quick two runs: six minutes); without it, stored
+recordings count.
 
-A run is predicted by constants of every other run of its dataflow, under the recorded decisions; one whose batches were all
-of about one size predicts nothing (`Calibration.separable`). A prediction agrees if within 20 % of what was measured, or
+A run is predicted by constants of every other run of its dataflow, under the recorded decisions; a run with batches of
+about one size predicts nothing (`Calibration.separable`). A prediction agrees if within 20 % of what was measured, or
 within the spread between the run and its twin, which had the same settings at another time.
 """
 
@@ -126,7 +126,7 @@ def record(scenario: Scenario, folder: Path) -> None:
 
 
 ONE_RUN = "--one-run"  # first argument of a process that records one run
-PLACE = Path.home() / ".cache" / "elastream" / "drift"  # where recordings are kept, outside of any checkout
+PLACE = Path.home() / ".cache" / "elastream" / "drift"  # folder of recordings, outside of any checkout
 JUDGED = ("latency p50", "latency p99", "backlog, mean", "host time")
 PART = 0.9
 SOURCE = "the project's bar: nine of ten pairs within 20 %, or within the spread of twins"

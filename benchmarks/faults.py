@@ -1,9 +1,9 @@
-"""A campaign of faults: does what is committed stay exact, does no host leak, and does the run go on?
+"""A campaign of faults: results stay exact, no host leaks, and the run continues.
 
 --simulated (the default): 500 seeds of 20 faults each, at most 8 minutes on two cores, then the mutants. Engine, machines,
-disk, clock and network are arithmetic; all else is real. --spark: on one warm cluster, 22 minutes.
---mutants: with one mend undone at a time, a part of the seeds must break a rule.
---seed N [--shrink]: one schedule again; a failing one made shorter.
+disk, clock and network are simulated; everything else is real. --spark: on one warm cluster, 22 minutes. --mutants: with
+one fix undone at a time, a part of the seeds must break a rule. --seed N [--shrink]: replay one schedule, and shorten a
+failing one.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from elastream.evaluation.experiments import ExperimentOptions
 from elastream.evaluation.trials import cores
 
 SEEDS, QUICK, FAULTS = 500, 40, 20  # schedules of the simulated form, of its quick form, and faults of each
-MINUTES, ON_CORES = 8.0, 2  # the simulated form's bar, and the cores that it is for
+MINUTES, ON_CORES = 8.0, 2  # the simulated form's bar, and the cores that it assumes
 SPARK_FAULTS, SPARK_QUICK, SPARK_MINUTES = 300, 30, 22.0  # the same on Spark
 TRIED, QUICK_TRIED = 100, 4
 """Schedules of the campaign on which a mutant is tried, of those in which it can show, until one catches it."""
@@ -32,7 +32,7 @@ CAUGHT = 1.0  # fraction of the mutants that must be caught
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A seed, and the mutant under which it is tried; none: as the code is."""
+    """A seed, and its mutant; none: the code as it is."""
 
     seed: int
     faults: int = FAULTS
@@ -41,7 +41,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a case. kinds: its faults. broken: what did not hold."""
+    """Outcome of a case. kinds: its faults. broken: violations."""
 
     case: Case
     broken: tuple[Violation, ...]
@@ -67,7 +67,7 @@ def caught(mutant: Mutant, first: int, tries: int, faults: int = FAULTS) -> Outc
         with mutant.at_work():
             try:
                 found = tried(Case(seed, faults, mutant.name))
-            except Exception as error:  # a world that cannot go on is a world that broke
+            except Exception as error:  # a world that cannot continue counts as broken
                 return Outcome(Case(seed, faults, mutant.name), (Violation("control", 0.0, repr(error)),))
         if found.broken:
             return found

@@ -1,4 +1,4 @@
-"""Bounded runs for a freshness of 10 minutes over 12 hours of bursty load, simulated; against hosts that stay.
+"""Bounded runs for a freshness of 10 minutes over 12 hours of bursty load, simulated, compared with a constant fleet.
 
 The real controller and planner start runs that are drawn: start-up (median 45 s, one in ten over 80 s), work per record
 (spread 15 %), a fixed part of 5 s, release. The baseline is the smallest constant fleet, in hindsight, that keeps 99 % of
@@ -30,7 +30,7 @@ SPEC = SourceSpec("kafka", "topic", "checkpoint")
 WORK, FIXED, RELEASE = 1e-3, 5.0, 5.0  # seconds of a host for a record; of a run; of its end
 MET, COST = 0.99, 0.3
 RNG = np.random.Generator
-SEEDS = range(10, 20)  # the planner was tried out with others
+SEEDS = range(10, 20)  # the planner was developed on other seeds
 
 
 def bursts(rng: RNG) -> Floats:
@@ -146,7 +146,7 @@ def slept(load: Callable[[RNG], Floats], seed: int) -> Outcome:
             world.directory, FRESHNESS, HostBounds(TYPE, 1, MOST), world.launch, clock=lambda: world.now,
             watch=lambda spec: world, say=lambda line: None,
         )  # fmt: skip
-        while world.now < SECONDS + 2 * FRESHNESS:  # what came last is committed, too
+        while world.now < SECONDS + 2 * FRESHNESS:  # the last arrivals are committed, too
             controller.step()
             world.now += 1.0 if controller.is_awake else controller.pause
     return Outcome(world.fresh, float(came.sum()), world.cost, world.starts, constant_cost(came))

@@ -1,6 +1,7 @@
 """Nine operators with fan-out and fan-in as one Arrow stage, against a plan of unions. 6 minutes on two free cores.
 
-PySpark makes a plan of unions of `a.union(b)`, which reads its source once a branch. Measured are micro-batches.
+PySpark makes a plan of unions of `a.union(b)`, which reads its source once per branch. Durations of micro-batches are
+compared.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""A round of 100 guards over 50 signals, all of which change: values, means over a minute, persistence and order.
+"""A round of 100 guards over 50 signals that all change: values, means over a minute, persistence and order.
 
 Seconds are of processor time. The decisions are compared with those of plain Python functions of the same values.
 """
@@ -22,7 +22,7 @@ WINDOW_S = 60
 ROUND_BAR_MS = 5.0
 ROUNDS, QUICK = 201, 21
 
-History = dict[str, list[float]]  # values of each signal, one a second
+History = dict[str, list[float]]  # values of each signal, one per second
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def measure(name: str, condition: Callable[..., Condition], rounds: int, report:
             milliseconds.append(1_000 * (time.process_time() - began))
     allowed = {f"{e.element}.{name}" for e in evaluator.standings.values() for name in e.allowed}
     plain = {f"e{n - n % ALTERNATES}.a{n % ALTERNATES}" for n, each in enumerate(conditions) if each.plain(history)}
-    # A mean that was added up in another order may differ in its last digit, next to a bound.
+    # A mean summed in another order may differ in its last digit, next to a bound.
     assert len(allowed ^ plain) <= GUARDS / 50, f"{len(allowed ^ plain)} of {GUARDS} guards differ"
     report.figures[name] = {"guards": GUARDS, "signals": SIGNALS, "ms a round": with_median(milliseconds)}
     report.median_at_most(f"{name}: a round of 100 guards over 50 signals, ms of CPU", milliseconds, ROUND_BAR_MS)

@@ -28,7 +28,7 @@ PERIOD = 60.0
 
 @dataclass
 class World:
-    """LeasedHosts, and replicas on them, as the managers' plans change them."""
+    """Leased hosts with replicas, which the managers' plans change."""
 
     regions: tuple[str, ...]
     operators: Operators
@@ -109,7 +109,7 @@ def measure_size(regions: int, applications: int, rounds: int) -> dict[str, floa
         began, began_wall = time.process_time(), time.perf_counter()
         state, plan = planning_round(rules, state, seen, types, hosts_too=True)
         took, took_wall = time.process_time() - began, time.perf_counter() - began_wall
-        if number:  # the first settles what was drawn at random
+        if number:  # the first round adjusts the random start
             seconds.append(took)
             wall.append(took_wall)
             grants += int(plan.grants.granted.sum())

@@ -1,7 +1,7 @@
-"""Every policy that sizes anything, on random dataflows, loads, prices and start times, simulated: does it act?
+"""Check that every policy that sizes hosts or instances acts, on random simulated dataflows, loads, prices and start times.
 
-40 minutes of CPU; --quick under two. With --kept each result is kept in FILE, and reused by the same code. The first that
-fail are printed; `elastream_papers.liveness.runs.tried(scenarios.LivenessCase(SEED, POLICY, FUSED))` replays one.
+40 minutes of CPU; --quick under two. With --kept, FILE stores each result for reuse by the same code. The first failures
+are printed; `elastream_papers.liveness.runs.tried(scenarios.LivenessCase(SEED, POLICY, FUSED))` replays one.
 """
 
 import argparse

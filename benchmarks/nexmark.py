@@ -37,7 +37,7 @@ OVERLOAD, PEAK = 50_000.0, 0.6
 FLOOD, FLOOD_S, IN_SESSION = 250_000.0, 8.0, 4
 # A search for the fewest executors at a load of which they need two of the four on two cores.
 DEMAND_QUERY, DEMAND_RATE, DEMAND_S, SEARCHES = "q5", 90_000.0, 40.0, 10
-KEPT_UP = 0.8  # of the events/s: who processes so many is not overloaded
+KEPT_UP = 0.8  # of the events/s: executors that process this part are not overloaded
 QUICK_LIMIT_S = 360.0
 
 
@@ -141,7 +141,7 @@ def measure_demand(report: Report, quick: bool) -> None:
     )
     needed = [each if each is not None else WAVE_HOSTS + 1 for each in found.executors]
     report.figures["demand: executors by search"] = needed
-    # Within one core would be any number from one to four: these have half a core each.
+    # Any number from one to four would fit within one core, so these have half a core each.
     near = sum(abs(each - statistics.median_low(needed)) <= 1 for each in needed)
     what = f"{DEMAND_QUERY} at {DEMAND_RATE:,.0f}/s: share of {searches} searches within one executor of their median"
     report.at_least(what, near / searches, 0.9, SOURCE)

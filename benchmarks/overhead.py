@@ -1,6 +1,6 @@
 """A word count as hand-written PySpark and compiled by Elastream, in turn, on one session. 5 minutes on two free cores.
 
-Both sides read the same text files, one file a batch, call the same Python function inside `mapInArrow`, aggregate natively
+Both sides read the same text files, one per batch, call the same Python function inside `mapInArrow`, aggregate natively
 and write each batch's changes to one parquet file. Elastream adds the walk, the meter, and a composition to switch.
 """
 

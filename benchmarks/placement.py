@@ -1,7 +1,7 @@
 """Planning time of placement: OTD and Elastic Allocator's greedy matching for 50,000 tasks on 2,000 hosts. 5 minutes.
 
-OTD is timed in cases 1 and 3, over an exchange with twenty partners a task. Seconds are of processor time. On small cases
-the matching and its search are compared with the exact placement where the solver proves that one.
+OTD is timed in cases 1 and 3, over an exchange with twenty partners a task. Seconds are of processor time. On small cases,
+the matching and its search are compared with the exact placement if the solver proves it.
 """
 
 import argparse
@@ -94,7 +94,7 @@ def against_exact(cases: int) -> dict[str, float]:
         try:
             best = least_deviation(needs, base, sizes, seconds=5.0)
         except InputError:
-            continue  # there is not room for all
+            continue  # not all tasks fit
         if best.optimal:
             for search, found in ratios.items():
                 found.append(_even(allocate(needs, base, sizes, search=search).place, needs, base) / best.value)

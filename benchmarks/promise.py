@@ -1,4 +1,4 @@
-"""Promise of `threshold` on recorded and made loads, simulated: in time, hosts, leases, cost. An hour on two free cores.
+"""In time, hosts, leases and cost of `threshold` on recorded and synthetic loads, simulated. An hour on two free cores.
 
 Bars, all with a target latency of 30 s and hosts that start in 60 s: at least 99 % of the records in time (a tenfold burst
 is shown only). Billed by the second: hosts at most 1.5 times those that the work fills. Billed by the hour: at most a tenth
@@ -170,7 +170,7 @@ def run_case(case: Case) -> dict[str, Any]:
 def fewest(case: Case, utilisation: float) -> float:
     """Return the host-seconds of the fewest whole hosts that the load fills to `utilisation`, by target latencies.
 
-    A reference, no strict bound: its windows are fixed. Apart, whole instances are on whole hosts.
+    A reference, no strict bound: its windows are fixed. Unchained, whole instances are on whole hosts.
     """
     layout = lay_out(case.graph, chained=case.fused)
     work = declared_cores(case.graph, {"source": 1.0})

@@ -33,7 +33,7 @@ BARS = {"warmed": 20.0, "cold": 35.0}
 
 
 def recovered(kept: Sequence[tuple[float, bool]], step: float) -> float:
-    """When latency was back within its level for at least HELD seconds: `step` where it never left, NaN where never."""
+    """Return when latency was back within its level for HELD seconds; `step` if it never left, NaN if it never returned."""
     left = next((time for time, fine in kept if not fine), None)
     if left is None:
         return step
@@ -49,7 +49,7 @@ def one_run(warm: bool) -> dict[str, float]:
     with word_count(load, hosts=1, max_hosts=4, warm_up=warm) as bench:
         plant, seen = bench.plant, Collector()
         bench.steady(3)
-        # A start has latencies of its own, which the policy would answer: it takes over shortly before the step.
+        # The policy would react to the latencies of the start, so it takes over shortly before the step.
         began = plant.queries.telemetry.load_started("source")
         assert began is not None
         bench.observe_until(lambda: time.time() >= began + BEFORE - LEAD, BEFORE + 60, "the load ran")
@@ -85,7 +85,7 @@ def one_run(warm: bool) -> dict[str, float]:
 
 
 class _Over(Observer):
-    """An observer that ends the run HELD seconds after latency is back within its level, where the step took it out."""
+    """An observer that ends the run HELD seconds after latency is back within its level, if the step pushed it out."""
 
     def __init__(self, step: float) -> None:
         self.loop: Loop | None = None
@@ -108,7 +108,7 @@ def measure(arguments: argparse.Namespace) -> Report:
         values = [run[part] for run in runs[name]]
         report.figures[f"{name}: {part}, s after the step"] = {"median": middle(values), "runs": values}
     for name, bar in BARS.items():
-        # What did not recover while the load lasted took longer than that.
+        # A run that did not recover during the load took longer than the load.
         values = [AFTER if math.isnan(run["recovered"]) else run["recovered"] for run in runs[name]]
         what = f"seconds from a load step until latency is within its service level, {name} executors"
         report.median_at_most(what, values, bar)

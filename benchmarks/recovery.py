@@ -1,8 +1,8 @@
-"""Cost of a lost host: with standby copies, without, and where the query is started again. Half an hour at most.
+"""Cost of a lost host: with standby replicas, without, and with a restart of the query. Half an hour at most.
 
 A count over a large state on four hosts, all ways in random order on one cluster: a host is killed in mid-batch, and
-another one leased in its place. Recovery ends with the first batch that began after the kill and takes what batches took
-before.
+another one leased in its place. Recovery ends with the first batch that began after the kill and is as short as earlier
+ones.
 """
 
 import argparse
@@ -23,7 +23,7 @@ LARGE = Job(keys=600_000, rows=10_000)
 """As large as two cores allow: with more, hosts that are left after a kill fall behind until another one has come."""
 QUICK = replace(LARGE, keys=200_000)
 FAULTS, ROUNDS, QUICK_FAULTS = 3, 5, 1
-QUICK_STEADY = 4  # batches that are waited for after a change
+QUICK_STEADY = 4  # batches to wait after a change
 WAYS = ("standby", "without", "restart")
 SEED = 1
 

@@ -17,7 +17,7 @@ from elastream.policies.common.placement import balance
 BAR = 1.5
 HOSTS, LINES_PER_SECOND = 4, 2000
 """Two of four hosts of half a core can carry this load, about as full as `threshold` lets them be; one could not."""
-BEFORE = 15  # batches that the median before a release is taken of
+BEFORE = 15  # batches of the median before a release
 
 
 def measure(arguments: argparse.Namespace) -> Report:
@@ -36,7 +36,7 @@ def measure(arguments: argparse.Namespace) -> Report:
 
 
 def give_back(bench: Bench, host: str, parallelism: int) -> float:
-    """Return the longest batch until three batches after the release, over the median before."""
+    """Return the longest batch up to three batches after the release, over the median before it."""
     plant, median = bench.plant, bench.steady(BEFORE)
     began = time.time()
     plant.apply(DrainHost(host))

@@ -1,6 +1,6 @@
 """Ring lookup: the host of each of 10^6 keys, over a plain modulo; rings of 4 to 1,024 hosts.
 
-Besides, a round of policy `ring` for 1,000 state partitions on 100 hosts is timed, in processor time.
+Also the CPU time of a round of policy `ring` for 1,000 state partitions on 100 hosts.
 """
 
 import argparse

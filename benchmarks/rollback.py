@@ -1,8 +1,8 @@
-"""Roll-back of bad decisions, simulated: injected ones, and those of policies on made and recorded loads. Two minutes.
+"""Roll-back of bad decisions, simulated: injected ones, and those of policies on synthetic and recorded loads. Two minutes.
 
 Bars: at least 95 % of the bad decisions are undone within five rounds of their effect (a host type slower than declared, an
-alternate dearer than declared, a move behind a lost link), at most 1 % of the good ones. Good are the same decisions under
-true declarations, and all that policies decide on loads that change, with true declarations, hosts and links.
+alternate costlier than declared, a move behind a lost link), at most 1 % of the good ones. Good are the same decisions
+under true declarations, and all that policies decide on loads that change, with true declarations, hosts and links.
 """
 
 import argparse
@@ -98,7 +98,7 @@ def dataflow(cost: float) -> Graph:
 
 
 def plant_of(case: Case) -> SimulatedPlant:
-    """Return the plant of a case: its truth is drawn by seed, and differs from what is declared if the case is bad."""
+    """Return the plant of a case: a seed draws the true values, which differ from the declared ones if the case is bad."""
     draw = np.random.default_rng((case.seed, KINDS.index(case.kind)))
     cost, fill, slow, dear, far = (
         float(draw.uniform(low, high)) for low, high in ((5e-4, 2e-3), (0.2, 0.6), (0.15, 0.5), (1.2, 6.0), (1e5, 1e6))

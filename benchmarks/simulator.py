@@ -48,7 +48,7 @@ USED = 13.0
 def chain(
     names: Sequence[str], cost: float, ends: float = 1.0, **needs: Any
 ) -> tuple[tuple[Operator, ...], tuple[Edge, ...]]:
-    """Return a source and a sink of `ends` cores, with operators of `cost` core-seconds a record and `needs` between."""
+    """Return a source and a sink of `ends` cores, with operators of `cost` core-seconds per record and `needs` between."""
     works = (Operator(name, Kind.TRANSFORM, (Alternate("a", cost=cost),), **needs) for name in names[1:-1])
     operators = (Operator(names[0], Kind.SOURCE, cores=ends), *works, Operator(names[-1], Kind.SINK, cores=ends))
     return operators, tuple(Edge(a, b) for a, b in pairwise(names))

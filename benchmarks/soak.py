@@ -1,9 +1,10 @@
 """Thirty days by a clock that jumps, and 10,000 batches on Spark: disk, files, memory and cost of a batch by tenths.
 
-By the clock all that a run writes and remembers for months is real: loop, journals, leases, plan, recording, durable edge,
-change log. Observations, actions and the clock are made up. On Spark, on one warm cluster, all words are known before the
-first tenth, and each planning round moves something. Details are kept for a day, and for a minute, so the last tenth must
-be level with the first. Live memory of a JVM is what a full collection leaves. An hour on two cores; --quick three minutes.
+On the simulated clock, everything that a run writes and remembers for months is real: loop, journals, leases, plan,
+recording, durable edge, change log. Observations, actions and the clock are simulated. On Spark, on one warm cluster, all
+words are known before the first tenth, and each planning round moves something. Details are kept for a day, and for a
+minute, so the last tenth must cost no more than the first. Live memory of a JVM is what a full collection leaves. An hour
+on two cores; --quick three minutes.
 """
 
 import os
@@ -62,7 +63,7 @@ from elastream.spark.worker.composition import CompositionRequest, write_request
 
 EPOCH = 1_700_000_000.0
 DAYS = 30.0
-KEYS, CHANGED = 2_000, 40  # keys of the result, and how many of them a batch changes: those of a small service that counts
+KEYS, CHANGED = 2_000, 40  # keys of the result, and keys that a batch changes: a small counting service
 PARTITIONS = 16
 LEASE_EVERY = 5  # batches from one lease to the next: at 30 days and 10,000 batches one in 22 minutes, 2,000 in all
 SMALL = HostType("small", cores=0.5, memory=1500, price=0.02, billing=Billing(60), start=8, stop=3)
@@ -92,7 +93,7 @@ class Jumping:
 
 
 class Mayfly(Policy):
-    """A policy that moves a task in each round, and leases a host now and then, for which the oldest goes."""
+    """A policy that moves a task in each round, and now and then replaces the oldest host."""
 
     name = "mayfly"
 
@@ -109,7 +110,7 @@ class Mayfly(Policy):
 
 
 class SoakPlant:
-    """Does what a policy wants at once, and writes it where a plant on Spark does. batch: makes one batch happen."""
+    """Carries out a plan at once, and writes the files of a plant on Spark. batch: simulates one batch."""
 
     def __init__(self, directory: RunDirectory, clock: Jumping, batch: Callable[[], int]) -> None:
         self.clock, self.context, self._batch = clock, dataflow(), batch
@@ -247,7 +248,7 @@ class Manager:
         claim = Claim("soak", self._number, self._seen, tuple(self._hosts) if wants else (), asks=(SMALL.name,) * wants)
         try:
             view = self._node.claim(claim, self._key)
-        except Exception:  # silent for longer than members may be: the clock has jumped
+        except Exception:  # the jump of the clock exceeds the allowed silence of a member
             self._key, self._seen, self._hosts = self._node.join("soak", Entitlement()), 0, ()
             return
         self._seen, self._hosts = view.term, tuple(view.hosts)
@@ -255,7 +256,7 @@ class Manager:
 
 @dataclass(frozen=True)
 class Tenth:
-    """A tenth of a run. cost: CPU seconds a batch. files, megabytes: most on disk; memory: megabytes at its end."""
+    """A tenth of a run. cost: CPU seconds per batch. files, megabytes: most on disk; memory: megabytes at its end."""
 
     cost: float
     files: int
@@ -306,7 +307,7 @@ def soak(folder: Path, batches: int, told: Callable[[str], None] = lambda text: 
             return CHANGED
 
         plant = SoakPlant(directory, clock, batch)
-        # An observation stands for as many as there are seconds in a step: parts are that much smaller.
+        # An observation stands for one per second of a step, so parts are smaller by that factor.
         keep = Keep(DAY, retention_of(DAY).summed, max(100_000, round(PART / step)))
         loop = Loop(
             plant, Mayfly(), monitor=step, period=step, observers=[Recorder(directory.recording, keep=keep)],
@@ -326,10 +327,10 @@ RATE = 1_600  # lines/s, some four hundred a batch
 HOST = HostType("half", cores=0.5, slots=1, memory=1000.0, price=0.0)
 HOSTS, STATES = 2, 4
 KEPT = "1m"
-LOOKS = 5  # looks at memory in a tenth: of one alone it is chance how much a batch has in hand
+LOOKS = 5  # looks at memory in a tenth: a single one depends by chance on the memory of a batch
 FILLED = 500
 """Batches before the first tenth, in which every line has been read once: until then the state and its files grow."""
-COMPILED = 20  # batches before the first tenth of a short form, which proves nothing of what is level
+COMPILED = 20  # batches before the first tenth of a short form, which does not prove a constant cost
 
 
 @dataclass(frozen=True)
@@ -366,7 +367,7 @@ class Restless(Policy):
 
 
 class Watch(Observer):
-    """An observer that takes what each tenth of `batches` costs, and ends the load after the last."""
+    """An observer that measures the cost of each tenth of `batches`, and ends the load after the last."""
 
     def __init__(self, folder: Path, batches: int, told: Callable[[str], None]) -> None:
         self.folder, self._each, self._told = folder, max(1, batches // 10), told
@@ -448,7 +449,7 @@ def _live(process: psutil.Process) -> float:
         return subprocess.run(["jcmd", str(process.pid), command], capture_output=True, text=True, check=False).stdout
 
     asked("GC.run")
-    # Of a heap of generations each has a line of its own; what classes take is not told as a part of a total.
+    # A generational heap has a line for each generation; the memory of classes is no part of a total.
     return sum(float(used) for used in re.findall(r"total \d+K, used (\d+)K", asked("GC.heap_info"))) / 1e3
 
 

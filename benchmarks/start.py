@@ -1,9 +1,9 @@
-"""Time of a local host from its lease to its first task, and its cost for those at work. 16 minutes, --quick 5.
+"""Time of a local host from its lease to its first task, and its cost for working hosts. 16 minutes, --quick 5.
 
 Each way of starting hosts has a process with a cluster and a session of its own; in every round each way starts one host,
 in random order. A start ends when its executor has done a task that crosses into Python. `before`: JVMs from class files,
-Python workers from nothing, a tenth of the CPU weight of hosts at work, and one host at a time. Then a word count runs on
-one host while three start at once.
+Python workers without a fork server, a tenth of the CPU weight of hosts at work, and one host at a time. Then a word count
+runs on one host while three start at once.
 """
 
 import argparse
@@ -79,7 +79,7 @@ class Starter:
         if "daemon" not in has:
             settings = {**settings, "spark.python.daemon.module": "pyspark.daemon"}
         if "forks" not in has:
-            settings = {**settings, f"spark.executorEnv.{TAG}": ""}  # where its cluster's server is not looked for
+            settings = {**settings, f"spark.executorEnv.{TAG}": ""}  # so that it does not find its cluster's fork server
         self.spark = session.open_session(reach.master, "start", folder, {**settings, **reach.settings}, reach.secret)
         self.driver, self.folder, self.number = DriverSide(self.spark), folder, 0
         self.executors = Executors(self.driver)
@@ -174,7 +174,7 @@ def starts(rounds: int, ways: Sequence[str]) -> dict[str, list[dict[str, float]]
 
 @dataclass(frozen=True)
 class Window:
-    """Longest batches while three hosts start at once: in all, until the first took tasks, from then on; and without."""
+    """Longest batches while three hosts start at once (all, until the first takes tasks, after that), and without."""
 
     during: float
     starting: float

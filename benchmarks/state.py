@@ -1,11 +1,11 @@
 """Moves, first batches, notices and memory of hosts with state. An hour, without `shrink` (three) and `grow`.
 
 `heap` and `rocksdb`: bytes that a move loads, predicted over read. Partitions move to a host without state, and back; what
-its executor read is what Hadoop's file system counted there. `log`: the same for moves whose logs are long, with a snapshot
-asked for first and without. `observed`: throughput while bytes are observed and while not. `first`: state by executor after
-a query's first batch. `notice`: the longest batch around the loss of a host. `shrink`, `shrink-heap`: executors killed
-while hosts go until state would not fit, in RocksDB with a control group for each host, or in heaps. `grow`: hosts that
-come while state in heaps grows without end, 20 minutes.
+its executor read is what Hadoop's file system counted there. `log`: the same for moves with long logs, with and without a
+snapshot requested first. `observed`: throughput with and without observation of bytes. `first`: state by executor after a
+query's first batch. `notice`: the longest batch around the loss of a host. `shrink`, `shrink-heap`: executors killed while
+hosts go until state would not fit, in RocksDB with a control group for each host, or in heaps. `grow`: hosts that come
+while state in heaps grows without end, 20 minutes.
 """
 
 import math
@@ -70,7 +70,7 @@ HOT = Job(keys=800_000, rows=800_000, pace=2.0)  # each batch changes each key
 BUSY, WINDOW_S, OBSERVED_BAR = Job(keys=200_000, rows=40_000, pace=0.0, partitions=16), 30.0, 0.99
 NOTICE = Job(keys=600_000, rows=10_000, pace=2.0)
 FIRST_HOSTS, FIRST_PARTITIONS, ROUNDS = 4, (8, 64), 5
-# Batches without a loss beside those around one: as many as there are around a notice.
+# Batches without a loss to compare with: as many as around a notice.
 NOTICES, NOTICE_S, UNDISTURBED = 2, 30.0, 20
 FULL, FULL_MB = Job(keys=1_600_000, rows=100_000, pace=2.0, partitions=16), 700.0
 FULL_DISK, FULL_DISK_MB, FULL_DISK_LIMIT_MB = (
@@ -117,7 +117,7 @@ def moved(made: Bed, folder: Path, number: int, empty: str) -> dict[str, Any]:
     predicted, read = move.megabytes, read_by(folder, executor) - before
     made.plant.apply(MoveTask(task, home))
     made.until(lambda seen: len(placing.landed) > so_far + 1)
-    made.more(3)  # the store that was left is closed
+    made.more(3)  # the old location's store is closed
     return {
         "predicted": predicted,
         "read": read,
@@ -169,7 +169,7 @@ def with_log(made: Bed, folder: Path, *, asks: bool) -> tuple[float, float]:
 
 
 def logs(store: StateStore, report: Report, quick: bool) -> None:
-    """Compare moves of partitions whose changes outweigh their snapshot, with a new one asked for and without."""
+    """Compare moves of partitions whose changes outweigh their snapshot, with and without a new snapshot."""
     longest: dict[bool, list[float]] = {True: [], False: []}
     with tempfile.TemporaryDirectory(prefix="logs-", ignore_cleanup_errors=True) as name:
         own = {**counting_reads(Path(name)), "spark.sql.streaming.stateStore.maintenanceInterval": "60s"}  # Spark's own
@@ -191,9 +191,9 @@ def logs(store: StateStore, report: Report, quick: bool) -> None:
 
 
 def observed(report: Report, quick: bool) -> None:
-    """Compare the throughput of one query while its bytes are observed and while they are not.
+    """Compare the throughput of one query with and without observation of its bytes.
 
-    The time within the observing calls, over that of all cores, is what they may cost at most, whatever the noise.
+    The time within the observing calls, over that of all cores, bounds their cost without noise.
     """
     within = list[float]()
 
@@ -260,15 +260,15 @@ def shrunk(made: Bed, *, asks: bool = True) -> tuple[int, int, str]:
 
 
 def fewest(seen: Observation) -> int:
-    """Return the hosts whose memory, reserve left free, holds the state and what each of them uses besides."""
+    """Return the fewest hosts whose memory, less a reserve, holds the state and each host's other use."""
     (use,) = memory_uses(seen)
     own = use.used - np.bincount(seen.tasks.host, use.tasks, len(seen.hosts))
     room = float(np.nanmean(use.up_to(RESERVE) - own))
-    return min(len(seen.hosts), math.ceil(use.total / room)) if room > 0 else len(seen.hosts)  # these hold it now
+    return min(len(seen.hosts), math.ceil(use.total / room)) if room > 0 else len(seen.hosts)  # the present ones
 
 
 def unasked(made: Bed, groups: "MemoryGroups") -> tuple[list[bool], int]:
-    """Release all hosts but one without asking; return whether batches went on each time, and processes killed."""
+    """Release all hosts but one without arbitration; return if batches continued each time, and the killed processes."""
     before, went_on = groups.killed, []
     for _ in range(UNASKED):
         try:
@@ -324,7 +324,7 @@ class MemoryGroups:
 
     @property
     def killed(self) -> int:
-        """Return the processes that the kernel has killed for want of memory."""
+        """Return the processes that the kernel has killed for lack of memory."""
         for name, group in list(self._groups.items()):
             with suppress(OSError):  # it has ended
                 self._kills[name] = int((group / "memory.oom_control").read_text().split()[-1])
@@ -332,7 +332,7 @@ class MemoryGroups:
 
     def _leave(self, name: str) -> None:
         self._kills[name] = int((self._groups[name] / "memory.oom_control").read_text().split()[-1])
-        with suppress(OSError):  # a process lives still
+        with suppress(OSError):  # a process is still alive
             self._groups[name].rmdir()
             del self._groups[name]
 
@@ -364,7 +364,7 @@ def shrink(store: StateStore, report: Report, quick: bool) -> None:
             made.spread()
             made.more(5)  # memory of forked workers is read every few seconds
         if groups:
-            # Spark's dynamic allocation gives idle executors back, whatever state they hold.
+            # Spark's dynamic allocation releases idle executors, whatever state they hold.
             report.figures["all hosts but one given back, state or not: batches went on; killed"] = unasked(made, groups)
     report.figures[f"hosts left; hosts that hold the state, {store}"] = [left, least]
     report.at_most(f"{store}: executors killed in {len(left)} shrinkings", kills, 0)
@@ -372,7 +372,7 @@ def shrink(store: StateStore, report: Report, quick: bool) -> None:
 
 
 class Filled(Collector):
-    """Hosts, MB of state, and shares of the fullest heap and of collections by minute; what was done for memory."""
+    """Hosts, MB of state, and shares of the fullest heap and of collections by minute; actions for memory."""
 
     def __init__(self, made: Bed) -> None:
         super().__init__()

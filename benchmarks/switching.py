@@ -1,4 +1,4 @@
-"""Random switches of a running dataflow, with faults among them: what every batch ran under, and how long switches take.
+"""Random switches of a running dataflow, with faults among them: composition of every batch, and duration of switches.
 
 Alternates in Python and in DataFrame code, branches, key tables and a keyed operator's alternates are switched at random in
 plans of one to three, with two executors, while an operator fails, a sink fails after it has written, and executors are
@@ -63,13 +63,13 @@ from elastream.spark.worker.runner import explain_failure
 KEYS = 7
 ROWS = [{"n": n, "key": n % KEYS} for n in range(100)]
 TAGS = "pq"
-FAILING = ("an operator", "a sink", "an executor")  # what may be made to fail while switches go on
+FAILING = ("an operator", "a sink", "an executor")  # injected failures during switches
 PATIENCE = 240.0  # seconds without a batch after which a trial has hung
 LOOK = 0.03  # seconds between two looks at the queries
 
 
 class Injected(Exception):
-    """A fault that the trial asked for."""
+    """A fault that the trial requested."""
 
 
 def stamping(tag: str, failing: str, version: int) -> Callable[[dict[str, Any]], dict[str, Any]]:
@@ -112,7 +112,7 @@ def stamps_of(version: int) -> str:
 
 @dataclass
 class Kept:
-    """A sink that keeps each attempt at a batch and what the offset log says of it; `fail` makes it fail once."""
+    """A sink that stores each attempt at a batch with its entry in the offset log; `fail` makes it fail once."""
 
     name: str
     attempts: dict[int, list[tuple[BatchComposition, pa.Table]]] = field(default_factory=dict)
@@ -122,7 +122,7 @@ class Kept:
     def write(self, rows: DataFrame, batch: int) -> None:
         ran = composition_in_offsets(self.checkpoint, batch)
         assert ran is not None
-        table = rows.toArrow()  # which raises where the query is stopped meanwhile
+        table = rows.toArrow()  # raises if the query is stopped meanwhile
         self.attempts.setdefault(batch, []).append((ran, table))
         if self.fail:
             self.fail = False
@@ -167,12 +167,12 @@ class Requested:
 
 
 class Trial:
-    """The dataflow under `consistency`, running in the session `spark`; `run` switches it, `check` says what did not hold.
+    """The dataflow under `consistency`, running in the session `spark`; `run` switches it, `check` returns violations.
 
     rate: records/s. interval: least seconds from batch to batch. updates: each plan is one switch and new code.
 
-    failures: of queries that nobody asked for, as where the ten seconds that Spark gives a source to come up are too few on
-    a busy machine; they are restarts as any other.
+    failures: unrequested failures of queries, for example because Spark's ten seconds for the start of a source are too
+    short on a busy machine. They count as restarts.
     """
 
     def __init__(
@@ -349,7 +349,7 @@ class Trial:
                 raise TimeoutError("what was told to fail did not")
             self.queries.settle()
             if self.failing.exists() and meanwhile and self.random.random() < 0.1:
-                self.request(self.plan(1))  # a controller knows nothing of it yet
+                self.request(self.plan(1))  # the controller does not know it yet
                 meanwhile -= 1
             time.sleep(LOOK)
         self.failing.unlink(missing_ok=True)
@@ -362,10 +362,11 @@ class Trial:
                 self.failures.append(explain_failure(error))
             each.query.stop()
         self.restarts += 1
-        # What was written last, and not what is wanted: a drain under way has not written it, and ends with its driver.
+        # Use the last written composition, not the wanted one: a running drain has not written it, and ends with its
+        # driver.
         self.code = RunningCode(self.graph, self.directory)
         self._start(composition_left(self.layout, self.directory, self.queries.composition, self.codec))
-        # What was wanted when all failed was never seen to come into force: the count begins anew with what is wanted now.
+        # The composition wanted at the failure never came into force: count again from the one wanted now.
         for requested in self.requested:
             for name in self.seen:
                 requested.batches.setdefault(name, 0)
@@ -410,7 +411,7 @@ class Trial:
     def lags(self) -> list[int]:
         direct = {
             Consistency.BATCH: [segment.name for segment in self.layout.segments],
-            Consistency.WAVE: [self.layout.segments[0].name],  # the other goes by its records
+            Consistency.WAVE: [self.layout.segments[0].name],  # the other query follows its records
         }.get(self.consistency, [])
         return [each.batches[name] for each in self.requested for name in direct if name in each.batches]
 
@@ -540,7 +541,7 @@ def measure(arguments: argparse.Namespace) -> Report:
                 if what.startswith(("replays checked", "totals checked", "batches checked")) or what == "replays":
                     continue
                 if what == "batches with records of another version" and consistency is Consistency.BATCH:
-                    continue  # what this mode allows, and the others do not
+                    continue  # allowed in this mode only
                 report.at_most(f"{mode}: {what}", found[what], 0.0)
             report.at_least(f"{mode}: switches", trial.switches, switches)
             report.at_least(f"{mode}: executors killed", trial.killed, 1)

@@ -1,7 +1,7 @@
 """Loss of DataFrame code in a dataflow: `transform` against the same function in plain PySpark. 4 minutes.
 
 Both sides run one function between a source and a Parquet sink of Spark. The dataflow runs it as the only function of an
-operator, and as one of two alternates, which every micro-batch chooses anew. Measured are micro-batches after warm-up.
+operator, and as one of two alternates, which every micro-batch chooses again. Micro-batches count after warm-up.
 """
 
 import argparse

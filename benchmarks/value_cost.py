@@ -77,7 +77,7 @@ GROWTH, HUNDREDTH, CONVERGED, STEPS = 12.0, 0.01, 0.98, 20.0
 over a round of CE."""
 EQUAL = (50, 500, 2_000)  # rates at which CE and the genetic search plan
 BOXED = (50, 200)  # rates at which the time box is tried
-BOX = 10.0  # seconds of the time box: less than a round of any policy is from the next
+BOX = 10.0  # seconds of the time box: less than the time between two rounds of any policy
 INSTANTS = 14  # steps that PLAStiCC looks ahead
 SEED = 1
 
@@ -110,7 +110,7 @@ def timed(work: Callable[[], Any]) -> Callable[[], float]:
 
 def growth(report: Report, size: Size) -> None:
     large, small = road(LARGE), road(SMALL)
-    deployed(*small)  # what is imported and compiled once is no part of it
+    deployed(*small)  # imports and compilation, which happen once, do not count
     sides = interleaved(timed(lambda: deployed(*large)), timed(lambda: deployed(*small)), size.rounds, "CE's growth")
     report.figures["growth of ce"] = sides.figures(f"{LARGE} reports/s", f"{SMALL} reports/s")
     report.median_at_most(f"CE at {LARGE} reports/s over CE at {SMALL}", sides.ratios, GROWTH)
@@ -158,7 +158,7 @@ def time_box(report: Report, size: Size) -> None:
     for rate in BOXED[:1] if size is QUICK else BOXED:
         problem, conditions = road(rate)
         for seed in range(size.seeds):
-            # What bounds both is the clock, so there is nothing to interleave: each has as long as it is given.
+            # The clock limits both, so runs need not be interleaved: each uses all of its time.
             one, ten = (
                 evolved(problem, conditions, GeneticSettings(generations=10**6, patience=10**6, seconds=seconds, seed=seed))
                 for seconds in (size.box, 10 * size.box)

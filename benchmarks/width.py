@@ -1,7 +1,7 @@
 """Repartitions of state in RocksDB, by `elastream repartition` in a process of its own. Two hours; 8 GB of disk.
 
-`kills`: SIGKILL at every line of a repartition, and at random moments. Then the checkpoint has the old or new width, its
-query goes on, and its rows are those of a batch query. `pauses`: seconds, predicted over real.
+`kills`: SIGKILL at every line of a repartition, and at random moments. Afterwards the checkpoint has the old or new width,
+its query continues, and its rows equal a batch query's. `pauses`: seconds, predicted over real.
 """
 
 import multiprocessing
@@ -45,7 +45,7 @@ TOLERANCE = 0.25
 # Of sessions that live for a minute.
 YOUNG_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 FORKS = multiprocessing.get_context("fork")
-Outcome: TypeAlias = tuple[int, str, str]  # width after a kill, what is wrong, and the kill
+Outcome: TypeAlias = tuple[int, str, str]  # width after a kill, any error, and the kill
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def session(partitions: int) -> Iterator[SparkSession]:
         **session_settings("disk"),
         "spark.sql.shuffle.partitions": str(partitions),
         "spark.driver.extraJavaOptions": YOUNG_JVM,
-        "spark.network.timeout": "1h",  # of a machine that stands still for minutes
+        "spark.network.timeout": "1h",  # on a machine that freezes for minutes
     }
     with local_session("width", settings) as (spark, _):
         yield spark
@@ -206,7 +206,7 @@ def killed_at_lines(query: Query, whole: Path, quick: bool) -> list[Outcome]:
 
 
 def checked(spark: SparkSession, query: Query, checkpoint: Path, *, again: bool) -> tuple[int, str]:
-    """Go on from a checkpoint, and perhaps repartition it again; return its width and what is wrong."""
+    """Continue from a checkpoint, and perhaps repartition it again; return its width and any error."""
     width, problem = checkpoint_state(checkpoint).width, ""
     query.run(spark, checkpoint)
     if checkpoint_state(checkpoint).width != width or width not in (OLD, NEW):
@@ -227,7 +227,7 @@ def commanded(checkpoint: Path, partitions: int) -> None:
 
 
 def pauses(report: Report, quick: bool) -> None:
-    """Repartition there and back by size; the first round is what the later ones are predicted by."""
+    """Repartition there and back by size; the first round predicts the later ones."""
     sizes, found = QUICK_SIZES_MB if quick else SIZES_MB, []
     with workplace() as root:
         queries = {size: Query(root / f"numbers-{size}", size * ROWS_A_MB, size * ROWS_A_MB // 4, LONGS) for size in sizes}

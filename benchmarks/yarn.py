@@ -2,7 +2,8 @@
 
 The cluster is that of the tests: YARN's own ResourceManager and two NodeManagers. overhead: the same query on two
 executors, with Autopilot and without, in turn. release: batches every two seconds keep two executors busy; a third one is
-leased, gets state partitions, and is given back. The longest batch meanwhile is set against that of an equal quiet window.
+leased, gets state partitions, and is given back. The longest batch meanwhile is compared with that of an equal quiet
+window.
 """
 
 import os
@@ -37,7 +38,7 @@ KIND = HostType("container", cores=1, slots=1, memory=700.0, price=0.1)
 FIRST, GROWN = 2, 3
 STEPS = 2_000  # steps of arithmetic a key: a batch of all keys takes two executors a part of a second
 LOADED, EVERY = 250_000, 2.0
-"""Steps a key of batches that keep executors busy while one goes, and seconds from one to the next."""
+"""Steps per key of batches that keep executors busy while one goes, and seconds from one to the next."""
 WARM, HOT = 15, 200
 """Batches in which executors compile what they run: enough to work, and until batches no longer get shorter."""
 
@@ -74,7 +75,7 @@ def measure_overhead(report: Report, quick: bool) -> None:
             with Autopilot(spark, min_hosts=FIRST, max_hosts=FIRST, cloud=Yarn(host_type=KIND)).watch(query) as pilot:
                 plant = attached(pilot)
                 wait_until(lambda: len(plant.observe().tasks) == STATES, 120)
-                ended(query, 3)  # what attaching itself takes is taken once
+                ended(query, 3)  # attaching happens once, so it does not count
                 found = rate()
                 assert pilot.running
                 return found

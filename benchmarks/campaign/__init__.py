@@ -1,1 +1,1 @@
-"""A campaign of faults: schedules as data, worlds that they happen in, a history of each run, and what must hold of it."""
+"""A campaign of faults: schedules as data, simulated and real worlds for them, and rules for the history of each run."""

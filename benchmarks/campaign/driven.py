@@ -1,7 +1,7 @@
-"""The driver's process of the campaign on Spark: a word count under the whole loop, which takes its faults as commands.
+"""The driver's process of the campaign on Spark: a word count under the whole loop. It receives faults as commands.
 
-python driven.py FOLDER [RESUME]. Commands are lines of JSON on standard input. FOLDER/history.jsonl tells the executor of
-each state partition and batch, calls of the provider with how they ended, and each command as it was done.
+python driven.py FOLDER [RESUME]. Commands are lines of JSON on standard input. FOLDER/history.jsonl records the executor of
+each state partition and batch, the provider's calls with their outcome, and each command once it is done.
 """
 
 import importlib
@@ -30,7 +30,7 @@ from elastream.spark.placement.placing import Placing
 from elastream.spark.plant import SparkPlant
 
 HISTORY = "history.jsonl"
-RATE = 1000  # lines a second: two hosts of four are enough
+RATE = 1000  # lines per second: two hosts of four are enough
 MIN_HOSTS, MAX_HOSTS, PARTITIONS, TARGET = 2, 4, 8, 4.0
 HOST = HostType("half", cores=0.4, slots=1, memory=1000.0, price=0.0)
 
@@ -47,7 +47,7 @@ class Told:
 
 
 class Shown(Observer):
-    """An observer that tells what the campaign's own process must know of the run."""
+    """An observer that reports to the campaign's own process."""
 
     def __init__(self, told: Told) -> None:
         self._told = told

@@ -1,4 +1,4 @@
-"""The process of an application: the real loop, plant, hosts, reconciler and logs on an engine of paper; its watcher."""
+"""The process of an application: real loop, plant, hosts, reconciler and logs on a simulated engine; and its watcher."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -44,7 +44,7 @@ LEAST, TIMES = 2, 2
 POLICY = ByLoad(Threshold(window=20.0, settle=20.0, cool_down=15.0))
 """Autopilot's policy, with windows as short as a run of ten minutes wants them."""
 HostAction: TypeAlias = LeaseHost | DrainHost | ReleaseHost
-AGAIN = 5.0  # seconds after which a process that could not start is started again
+AGAIN = 5.0  # seconds until a process that could not start is started again
 OBSERVE, PLAN = 1.0, 2.0
 
 
@@ -54,7 +54,7 @@ class Stepped(Reconciler):
 
 
 class Clock:
-    """A run's clock, whose sleep lets the world go on. at: seconds of the run at which it begins."""
+    """A run's clock, whose sleep advances the world. at: seconds of the run at which it begins."""
 
     def __init__(self, process: Process, strand: Strand, at: float) -> None:
         self._process, self._strand = process, strand
@@ -67,7 +67,7 @@ class Clock:
         self._strand.sleep(time + self._zero)
 
     def wake(self) -> None:
-        """Nothing: who ends the loop lets it go on."""
+        """Do nothing: the caller that ends the loop advances it."""
 
 
 class Failing(Policy):
@@ -261,7 +261,7 @@ class Driver(Process):
 
 
 class Watcher(Observer):
-    """An observer of one run that compares what is seen with what is true."""
+    """An observer of one run that compares observations with the true state."""
 
     def __init__(self, driver: Driver, clock: Clock) -> None:
         self._driver, self._clock = driver, clock
@@ -275,7 +275,7 @@ class Watcher(Observer):
         driver, now = self._driver, self._driver.now()
         driver.seen = self._clock.now()
         self._observation = observation
-        # What the schedule leased behind its back is in the ledger until it is gone; it is none of the run's.
+        # Hosts that the schedule leased are in the ledger until they end; they do not belong to the run.
         active = sum(lease.active and not host.startswith("stray") for host, lease in observation.leases.items())
         if active > observation.context.max_hosts:
             driver.history.note("max_hosts", now, f"{driver.name} has {active} hosts leased")
@@ -324,8 +324,8 @@ class Watcher(Observer):
         if math.isnan(latency):
             return ""
         known = self._driver.engine.progress
-        # What is said is a bound: all of a backlog may have come with the poll that it was first seen by, after the one
-        # before; so the longest gap between two polls since then is what the truth may lie below it.
+        # The observed figure is a bound: a whole backlog may have arrived just before the poll that first showed it. So the
+        # true figure may be lower by the longest gap between two polls since then.
         first = min(len(known) - 12, sum(each.steady < now - latency - 30.0 for each in known))
         progress = known[max(0, first) :]
         gaps = [b.steady - a.steady for a, b in pairwise(progress)] or [now - self._began]
@@ -338,7 +338,7 @@ class Watcher(Observer):
 
     @staticmethod
     def _use(observation: Observation) -> str:
-        """A counter that stood still shows LONGEST seconds of use at once, at most; no host can use more than all of it."""
+        """Return an error for an impossible use. A counter that stood still shows at most LONGEST seconds at once."""
         for host, use in zip(observation.hosts, observation.hosts.column(Metric.CPU).tolist(), strict=True):
             if not math.isnan(use) and not 0 <= use <= LONGEST + 10.0:
                 return f"{host} is said to use {use:.3g} times its cores"
@@ -347,7 +347,7 @@ class Watcher(Observer):
     def decided(self, decision: Decision) -> None:
         driver, now, seen = self._driver, self._driver.now(), self._observation
         if decision.actual:
-            return  # completed: seen before
+            return  # a completed decision: checked before
         driver.history.decisions += 1
         tried = [each.action for each in decision.outcomes if each.succeeded]
         mine = {each.action for each in decision.proposals if each.by == POLICY.name}
@@ -364,7 +364,7 @@ class Watcher(Observer):
                 driver.history.note("unknown", now, f"{driver.name}: {said}")
 
     def _unfounded(self, action: HostAction, before: Sequence[HostAction], seen: Observation, now: float) -> str:
-        """What a change of the number of hosts has no ground for, behind those `before` it; empty where it has one."""
+        """Return why a change of the number of hosts after those `before` it is unjustified; empty if it is justified."""
         driver, engine = self._driver, self._driver.engine
         assert engine is not None
         taking = not isinstance(action, LeaseHost) and seen.leases[action.host].state is HostState.RUNNING
@@ -375,7 +375,7 @@ class Watcher(Observer):
                 return f"{action} while a batch has been under way for {under_way:.0f} s"
         few = len(seen.usable) < max(1, seen.context.min_hosts)
         if few or now < driver.policy.until + 2 * PLAN:
-            return ""  # what must be there, or what the policy is made to plan
+            return ""  # required hosts, or a plan that the schedule forces
         if now - max(self._known_at, self._began) > 120.0 and math.isnan(seen.overall(Metric.LATENCY)):
             return f"{action} although nothing was known for two minutes"
         rates = [driver.arrived(at) - driver.arrived(at - 1.0) for at in (now, now - 20.0, now - 40.0, now - 60.0)]

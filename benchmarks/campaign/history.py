@@ -1,12 +1,13 @@
-"""The history of a run, and what must hold of it.
+"""The history of a run, and the rules that it must satisfy.
 
-As in Jepsen, what a process asks of something outside is an *invoke*, and it ends as *ok*, *fail* or *unknown* (the answer
-was lost, or the process died meanwhile). The engine notes, per partition and batch, the executor, the loaded version of the
-state, the committed one, and a hash of its content.
+As in Jepsen, a call to an external party is an *invoke*. It ends as *ok*, *fail* or *unknown* (the response was lost, or
+the process died meanwhile). The engine notes, per partition and batch, the executor, the loaded version of the state, the
+committed one, and a hash of its content.
 
 Rules besides those of this module: max_hosts (never more leased), one holder (no machine is used by two applications),
-unknown (what is observed is right or unknown, and nobody scales on what is unknown or hangs), control (no fault of the
-control plane ends a run), settled (a while after the last fault batches end, nothing waits, and hosts are at rest).
+unknown (observations are right or unknown, and no policy scales on unknown figures or a hung query), control (no fault of
+the control plane ends a run), settled (a while after the last fault, batches end, no record waits, and hosts do not
+change).
 """
 
 import hashlib
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field
 
 
 def content_of(partition: int, before: str, start: int, end: int) -> str:
-    """Content of a partition's state after the records from `start` to `end`, from its content `before` them."""
+    """Return a partition's state after the records from `start` to `end`, given its state `before` them."""
     return hashlib.blake2b(f"{partition} {before} {start} {end}".encode(), digest_size=6).hexdigest()
 
 
@@ -53,7 +54,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """What did not hold. rule: of the table above. at: seconds of the run."""
+    """A broken rule. rule: its name above. at: seconds of the run."""
 
     rule: str
     at: float
@@ -65,7 +66,7 @@ class Violation:
 
 @dataclass
 class History:
-    """Everything noted of one run. sink: (at, query, batch, start, end, rows). broken: what was seen broken meanwhile."""
+    """Events of one run. sink: (at, query, batch, start, end, rows). broken: violations found during the run."""
 
     calls: list[Call] = field(default_factory=list)
     commits: list[Commit] = field(default_factory=list)
@@ -82,7 +83,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Ledgers:
-    """What is there at the end (`at` seconds), by application: ended and active hosts of the ledger, and hosts `listed`."""
+    """State at the end (`at` seconds), by application: ended and active hosts of the ledger, and hosts `listed`."""
 
     ended: Mapping[str, frozenset[str]]
     active: Mapping[str, frozenset[str]]

@@ -1,4 +1,4 @@
-"""Mends undone, one at a time: what the checkers must notice, where a seed breaks a rule that it does not break without."""
+"""Mutants, each of which undoes one fix. A checker notices one if a seed breaks a rule only with it."""
 
 import math
 from collections import deque
@@ -36,14 +36,16 @@ from elastream.spark.queries.watched import SessionQueries
 from elastream.spark.reconciler import Reconciler
 from elastream.spark.telemetry.frames import HostCpuUsage
 
-Part: TypeAlias = tuple[Any, str, Any]  # owner, attribute, value in its place
+Part: TypeAlias = tuple[Any, str, Any]  # owner, attribute, replacement
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """undoes: the mend, in words. parts: what replaces what. world: the one in which it can show; empty: either. needs:
-    faults of which it takes `least` for it to show, each a part of "who: kind: how"; empty: any. besides: faults of which
-    it takes as many.
+    """A fix that is undone.
+
+    undoes: the fix, in words. parts: the replacements. world: the one in which it can show; empty: either. needs: faults,
+    each a part of "who: kind: how", of which it needs `least` to show; empty: any. besides: further faults, of which it
+    needs the same number.
     """
 
     name: str

@@ -1,8 +1,8 @@
-"""The campaign on Spark: one word count under the whole loop, whose processes are stopped, killed and started again.
+"""The campaign on Spark: one word count under the whole loop; its processes are stopped, killed and restarted.
 
-The driver is a process of its own (`driven.py`). Faults of processes come from here, by their ids; faults within the driver
-go to it as commands. When the driver has died, or its run has ended, it is started again with the folder of the run. In the
-end the sink, the checkpoint, the logs and what is left of processes are held to the rules of `history`.
+The driver is a process of its own (`driven.py`). This process injects faults into other processes by their ids; it sends
+faults within the driver as commands. A driver that died or ended its run is restarted with the folder of the run. At the
+end, the rules of `history` apply to the sink, the checkpoint, the logs and the remaining processes.
 """
 
 import contextlib
@@ -43,13 +43,13 @@ KINDS: Mapping[str, float] = {
     "kill the driver": 4, "kill the supervisor": 2,
 }  # fmt: skip
 """Shares of the faults. Those that cost a restart are few: each takes half a minute."""
-BETWEEN = 3.0  # mean seconds between two faults: they overlap, as a host takes three times that to come
+BETWEEN = 3.0  # mean seconds between two faults: they overlap, because a host takes three times as long to start
 STOPPED = 2.0  # seconds that a stopped process stands still
 SMALL = 256 * 1024  # bytes of the small disk on which the control plane's logs are
 SETTLE = 60
 """Batches within which all must have settled after the last fault: each moves at most one partition a host."""
 PATIENCE = 180.0  # seconds without a batch after which the run counts as hung
-LATE = 90.0  # seconds after its supervisor was killed within which a run may end for that
+LATE = 90.0  # seconds after the kill of its supervisor in which a run may end for that reason
 LOGS = ("journal.jsonl", "leases.jsonl", "allocation.jsonl")
 
 
@@ -78,7 +78,7 @@ def drawn_on_spark(seed: int, count: int) -> tuple[Fault, ...]:
 
 
 class _Campaign:
-    """Runs the faults in `folder`. begun: the driver's process, which is started again whenever it is over."""
+    """Runs the faults in `folder`. begun: the driver's process, which is restarted whenever it ends."""
 
     def __init__(self, folder: Path, faults: Sequence[Fault], progress: Callable[[str], None]) -> None:
         self.folder, self.faults, self.progress = folder, faults, progress
@@ -114,7 +114,7 @@ class _Campaign:
                 stdin=subprocess.PIPE, stdout=log, stderr=log, text=True, env=environment, start_new_session=True,
             )  # fmt: skip
         self.found.starts += 1
-        self.status, self.hosts = "", {}  # what was seen last is of the one before
+        self.status, self.hosts = "", {}  # the last observation is of the earlier driver
 
     def tell(self, **command: Any) -> None:
         driver = self.live_driver
@@ -243,7 +243,7 @@ class _Campaign:
     def step(self) -> None:
         self.look()
         if self.driver is not None and self.driver.poll() is not None:
-            if time.monotonic() - self.killed > LATE:  # neither it nor what it needs was killed
+            if time.monotonic() - self.killed > LATE:  # neither the run nor a process that it needs was killed
                 self.note("control", f"the run ended by itself: {self.status or self._last_words()}")
             elif self.driver.returncode != -signal.SIGKILL:
                 why = f"the run ended as {self.status}" if self.status else f"the driver ended: {self._last_words()}"
@@ -354,7 +354,7 @@ class _Campaign:
                 fresh.update(words_of(next(lines)))
                 at += 1
             counts.update(fresh)
-            # After a gap of ranges the words of several batches are counted at once: those of this one are a part of them.
+            # After a gap in the ranges, one count covers several batches, this one included.
             wrong = [word for word, count in rows.items() if counts[word] != count]
             missing = [word for word in fresh if word not in rows] if number - 1 in self.seen or number == 0 else []
             if wrong or missing:
@@ -392,7 +392,7 @@ def _begun(run: Path) -> bool:
 
 def on_spark_ran(seed: int, count: int, progress: Callable[[str], None]) -> Found:
     folder = Path(tempfile.mkdtemp(prefix="faults-"))
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that nothing is left running
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # no process may stay behind
     try:
         return _Campaign(folder, drawn_on_spark(seed, count), progress).go()
     finally:

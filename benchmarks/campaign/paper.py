@@ -1,8 +1,8 @@
-"""An engine and machines of arithmetic, behind what the real ones show: the driver's JVM, a provider, a local cluster.
+"""A simulated engine and machines behind the real interfaces: the driver's JVM, a provider, a local cluster.
 
-The engine plans a batch, writes its range, runs each state partition where the coordinator believes it, and commits. What
-is durable (ranges, contents by version, the sink) outlives the driver; executors, locations and progress end with it.
-Answers have the form of `DriverSide.java` and `TaskLoads.java`, so that all that reads them is the real code.
+The engine plans a batch, writes its range, runs each state partition where the coordinator has it, and commits. Durable
+data (ranges, contents by version, the sink) outlives the driver; executors, locations and progress end with it. Responses
+have the form of `DriverSide.java` and `TaskLoads.java`, so that the real code reads them.
 """
 
 import json
@@ -22,22 +22,22 @@ from elastream.core.hosts import Billing, HostType
 if TYPE_CHECKING:
     from campaign.driver import Driver
 
-EPOCH = 1_700_000_000.0  # what the wall's clock says at second 0
-TRIGGER, OVERHEAD = 2.0, 0.2  # seconds from one batch to the next, and what one takes beside its records
+EPOCH = 1_700_000_000.0  # time of the wall clock at second 0
+TRIGGER, OVERHEAD = 2.0, 0.2  # seconds from one batch to the next, and fixed seconds of a batch
 COST = 1 / 400  # core-seconds of a record
 PARTITIONS = 6
 BOUND = 2400  # most records of a batch
 REGISTERS = 2.0  # seconds until an executor registers on a host that is up
 COMMITS = 0.25  # seconds from the end of a batch's tasks to its commit
 LATEST_REPORT = 5.0  # seconds until a late report reaches the coordinator: some batches
-RETRY = 1.0  # seconds that a task which was lost takes to run elsewhere
+RETRY = 1.0  # seconds until a lost task runs elsewhere
 OF_QUERIES, QUERIES = ("queries", "batches"), " queries"
 """Calls about queries, and what a failure is called that concerns these alone: the rest of the JVM answers."""
 
 
 @dataclass
 class Machine:
-    """A host as it really is. user: who runs something there. since: of its phase. seconds: of CPU that were used."""
+    """The true state of a host. user: the application on it. since: begin of its phase. seconds: CPU seconds used."""
 
     type: HostType
     phase: Phase
@@ -68,7 +68,7 @@ class Machines:
 
 
 class Cloud(Machines, Provider):
-    """A provider of at most `room` hosts, which outlive whoever asks for them and start `slow` times as slowly."""
+    """A provider of at most `room` hosts, which outlive their applications and start `slow` times as slowly."""
 
     def __init__(self, name: str, types: tuple[HostType, ...], now: Callable[[], float], max_hosts: int) -> None:
         super().__init__(name, now)
@@ -183,7 +183,7 @@ class Cluster(Machines):
 
 @dataclass
 class Durable:
-    """What outlives the driver of a query. ranges: of planned batches. contents: by partition and version."""
+    """Data of a query that outlives its driver. ranges: of planned batches. contents: by partition and version."""
 
     ranges: list[tuple[int, int]] = field(default_factory=list)
     committed: int = -1
@@ -203,8 +203,9 @@ class Executor:
 
 @dataclass
 class Progress:
-    """A committed batch as the driver tells of it. began, ended: by the wall's clock; steady: when it really ended. waited:
-    for how long its oldest record did.
+    """A committed batch as the driver reports it.
+
+    began, ended: by the wall clock; steady: its true end. waited: wait of its oldest record.
     """
 
     number: int
@@ -220,7 +221,7 @@ class Progress:
 
 
 class Engine:
-    """One session with one query. It is DriverSide and TaskLoads in one, and knows what is asked of either."""
+    """One session with one query. It implements the methods of DriverSide and of TaskLoads."""
 
     replays, salted = True, False
     """What mutants undo: a batch that was planned is run as it was planned; content does not depend on its place."""
@@ -436,7 +437,7 @@ class Engine:
             seconds = COST * (end - start) / PARTITIONS / machines[self.executors[executor].host].type.cores
             busy[executor] = busy.get(executor, 0.0) + seconds
             self.tasks[partition] = (executor, number, seconds)
-            # A task reports where it loads its state, before it works. A late report may cross one that the driver makes.
+            # A task reports where it loads its state before it works. A late report may overtake one of the driver.
             report = partial(self.locations.__setitem__, partition, executor)
             if at < self.reports_late:
                 self._world.at(at + self._world.chance.uniform(0.0, LATEST_REPORT), report)

@@ -1,8 +1,8 @@
 """Processes under one simulated clock, their disk and their providers.
 
-A strand is a thread that holds the baton until it sleeps; so at any moment one of them runs, and a run of a seed repeats.
-All durable writes go through `recording.lines.WRITE`. A process that dies in a write leaves nothing of it (before), a part
-(inside) or all of it (after). A full disk takes some more bytes, and then no more until there is room again.
+A strand is a thread. One strand runs at a time, until it sleeps, so that a seed always gives the same run. All durable
+writes go through `recording.lines.WRITE`. A process that dies in a write leaves nothing of it (before), a part (inside) or
+all of it (after). A full disk accepts a few more bytes, then none until it has room again.
 """
 
 import errno
@@ -32,12 +32,13 @@ def raised(how: str) -> Exception:
 
 
 class Killed(BaseException):
-    """The process is no more: nothing may catch this as an error."""
+    """Raised in a killed process; no handler of errors may catch it."""
 
 
 class Writer(Protocol):
-    """The process that writes. dies: "before", "inside" or "after", if it is to die in its next write. room: bytes that
-    the disk still takes from it.
+    """The process that writes.
+
+    dies: "before", "inside" or "after", if it is to die in its next write. room: bytes that the disk still accepts.
     """
 
     dies: str
@@ -89,7 +90,7 @@ ABSURD: Mapping[str, float | None] = {
 
 
 class Strand(threading.Thread):
-    """Runs `program` in turn with the world: `step` lets it go on until it sleeps, dies or ends."""
+    """Runs `program` in turn with the world: `step` runs it until it sleeps, dies or ends."""
 
     def __init__(self, program: Callable[["Strand"], None]) -> None:
         super().__init__(daemon=True)
@@ -115,7 +116,7 @@ class Strand(threading.Thread):
         self._back.acquire()
 
     def sleep(self, until: float) -> None:
-        """By the program: let the world go on until second `until`. Raises Killed where it is ended meanwhile."""
+        """Pause the program until second `until` of the world. Raises Killed if the process dies meanwhile."""
         self.wakes = until
         self._back.release()
         self._go.acquire()
@@ -145,19 +146,19 @@ class Process:
         self.lost_until = self.unanswered_until = self.doubled_until = -math.inf
 
     def die(self) -> None:
-        """It is dead from now on: raises Killed, which unwinds what it was doing."""
+        """Mark the process as dead, and raise Killed to unwind it."""
         self.alive = False
         self.dies = self.calls_die = ""
         raise Killed
 
     def works(self) -> None:
-        """Raises Killed where it is dead: nothing that unwinds does anything any more."""
+        """Raise Killed if the process is dead, so that unwinding code has no effect."""
         if not self.alive:
             raise Killed
 
 
 class FaultyProvider(Provider):
-    """`provider` as `process` has it: calls are noted, fail as faults say, and end the process if it is to die in one."""
+    """The `provider` of `process`. It records calls, makes them fail by the schedule, and may kill the process in one."""
 
     def __init__(self, provider: Provider, process: Process) -> None:
         self.provider, self._process, self.terms = provider, process, provider.terms

@@ -1,4 +1,4 @@
-"""A schedule of faults is a value: drawn from a seed, written as JSON, replayed, and made shorter where it fails."""
+"""Schedules of faults as values: drawn from a seed, written as JSON, replayed, and shortened if they fail."""
 
 import json
 import random
@@ -12,7 +12,7 @@ BETWEEN = 10.0  # mean seconds between two faults: about the time in which one i
 SHORTEST, LONGEST = 2.0, 30.0  # seconds that a fault with a duration lasts
 LAST = 500.0
 """Records/s at the end, at most: what two applications share must work off all that waits before it can be at rest."""
-HANGS = 120.0  # seconds that a batch hangs at most: a policy that believes what it sees gives up a host after a minute
+HANGS = 120.0  # longest hang of a batch (seconds): a misled policy would release a host after a minute
 STEPS = (1.0, 10.0, 60.0, 600.0, 3600.0)  # seconds by which a clock is set, forward or back
 ERRORS = ("EnvironmentProblem", "OSError", "TimeoutError", "RuntimeError", "KeyError", "ValueError", "Py4JError")
 """What a call raises: that of the contract, and others."""
@@ -21,8 +21,10 @@ WHEN = ("before", "inside", "after")
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """At `at` seconds `kind` happens to `who`. amount: what its kind says (bytes, seconds of a step, calls); seconds: how
-    long it lasts; how: a variant, such as when in a write a process dies, or what a call raises, and which call.
+    """A fault of `kind` at `who`, at `at` seconds.
+
+    amount: by kind, bytes, seconds of a clock step, or calls. seconds: its duration. how: a variant, such as the point of
+    a write at which a process dies, or a call and its error.
     """
 
     at: float
@@ -49,7 +51,7 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of fault. who: whom it can happen to, in which world. weight: how often. lasts: whether it has a duration."""
+    """A kind of fault. who: possible victims by world. weight: how often. lasts: whether it has a duration."""
 
     who: Mapping[str, Sequence[str]]
     weight: float = 1.0
@@ -135,7 +137,7 @@ def from_json(text: str) -> Schedule:
 
 
 def shortened(schedule: Schedule, fails: Callable[[Schedule], bool]) -> Schedule:
-    """Return the shortest schedule of faults of `schedule` found to fail as well; NoSuchExample where none fails."""
+    """Return the shortest failing part of `schedule` that was found; raises NoSuchExample if no part fails."""
     from hypothesis import HealthCheck, Phase, find, settings
     from hypothesis import strategies as st
 
@@ -152,7 +154,7 @@ def shortened(schedule: Schedule, fails: Callable[[Schedule], bool]) -> Schedule
             tried[chosen] = fails(kept(chosen))
         return tried[chosen]
 
-    # Nearly all are kept at first; what shrinks is a number towards 0, and 0 drops a fault.
+    # At first nearly all faults stay. Shrinking moves numbers towards 0, and 0 drops a fault.
     masks = st.lists(st.integers(0, 4 * count), min_size=count, max_size=count).map(lambda each: tuple(map(bool, each)))
     quiet = settings(
         database=None, max_examples=200, deadline=None, derandomize=True,

@@ -1,8 +1,8 @@
-"""The world of one schedule: its processes, their network, clock, disk and machines; it runs until all has settled.
+"""The world of one schedule: its processes, their network, clock, disk and machines; it runs until everything has settled.
 
 Two worlds. Own: one application on a cloud of its own, whose hosts outlive it. Shared: two applications, the arbiter of
 their hosts, and two regions with a manager each; hosts of an application are processes below it, on machines granted to it.
-A process that dies is started again, as by a supervisor, and so is one that could not start.
+Processes that die or fail to start are restarted, as by a supervisor.
 """
 
 import heapq
@@ -45,11 +45,11 @@ from elastream.sharing.rules import ArbiterRules, RegionFacts
 
 R = TypeVar("R")
 
-STEP = 0.25  # seconds between two looks at what has come due
+STEP = 0.25  # seconds between two checks for due events
 BEAT = 1.0  # seconds between two claims of an application
 BOUND = 900.0
 """Seconds after the last fault within which all must have settled: an action that fails often is given up for 600 s."""
-REST = 15.0  # seconds for which all must be at rest to count as settled
+REST = 15.0  # seconds without a change after which the world counts as settled
 REGIONS = ("east", "west")
 TYPES = {region: replace(SMALL, name=f"small-{region}", region=region, zone=region) for region in REGIONS}
 RULES = ArbiterRules(
@@ -304,7 +304,7 @@ class World:
             process.alive = False
             raise EnvironmentProblem("no arbiter answers: it died") from None
         except JournalProblem as problem:
-            process.alive = False  # it shuts down: only state on disk is sent
+            process.alive = False  # it shuts down, because it sends only state on disk
             raise EnvironmentProblem(f"the arbiter fails: {problem}") from None
         except ElastreamError:
             raise
@@ -431,7 +431,7 @@ class World:
             if driver.loop is None:
                 driver.starts_at = math.inf
         while any(each.starts_at < math.inf for each in drivers) and self.time < until:
-            for driver in drivers:  # each time: one that was to die in its next write does so now, and starts again
+            for driver in drivers:  # repeated: a process that should die in its next write dies now, and restarts
                 if driver.loop is not None:
                     driver.loop.stop()
             self.time = round(self.time + STEP, 6)
@@ -522,7 +522,7 @@ class MemberLine:
         self._said(lambda node: node.leave(self.application, key))
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no connection stays open."""
 
     def _said(self, deliver: Callable[[ArbiterNode], R]) -> R:
         try:

@@ -63,7 +63,7 @@ def run_records(
     """Run `flow` over `records` to the end, and return the rows of each sink.
 
     Nothing is read from its sources or written to its sinks. The Spark session of the process is used; without one, the
-    first call opens one, which later calls share. Rows of a keyed operator are its updates, one a key and
+    first call opens one, which later calls share. Rows of a keyed operator are its updates, one per key and
     micro-batch.
 
     Args:

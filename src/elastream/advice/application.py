@@ -19,10 +19,10 @@ KEPT_BATCHES = 50_000
 # First batches of a run, which start workers, and first seconds, in which JVMs compile code. The latter are at most this
 # share of a short run's batches.
 COLD_BATCHES, COLD_S, COLD_SHARE = 2, 30.0, 0.25
-# Part of the starts that must lie on multiples of an interval, how far off they may be, in parts of it and seconds, and the
-# most chance with which starts at any time would lie there.
+# Test for a trigger: least part of the starts at multiples of an interval; largest distance from these, as a part of the
+# interval and in seconds; and largest probability that random starts lie there.
 ON_TRIGGER, OFF_PART, OFF_S, CHANCE = 0.8, 0.05, 0.25, 1e-3
-# Most seconds by which a recording dates a start too early.
+# Largest error by which a recording dates a start too early (seconds).
 EARLY_S = 0.02
 # Most seconds between a poll without records and the batch that takes the next ones, for a query without an interval.
 POLL_S = 0.1

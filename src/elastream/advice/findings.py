@@ -32,17 +32,17 @@ from elastream.core.lateness import (
 from elastream.core.wording import amount, counted, percent
 from elastream.units import format_duration
 
-# Share of late records, and of blocks of batches with one cause, from which they are reported; the share of surety.
+# Shares from which late records and the cause of blocks of batches are reported, and from which a cause is sure.
 LATE, OFTEN, SURE = 0.05, 0.25, 0.6
-# Late batches that name a cause where there are no others.
+# Late batches that suffice to name a cause if there are no others.
 LEAST_LATE = 2
-# Least seconds of a batch, of which a part is worth removing though no record is late.
+# Shortest batch of which a part is worth removing although no record is late (seconds).
 LONG_BATCH_S = 1.0
-# Multiple of a batch's seconds from which a trigger is far longer, and its least seconds: shorter ones are for latency.
+# A trigger is too long from this multiple of a batch's duration, and from these seconds: shorter ones serve latency.
 LONG_TRIGGER, LONG_TRIGGER_S = 10.0, 20.0
 # Tasks a slot from which partitions are too many if each has few records and seconds; least share of a batch in them.
 PARTITIONS_A_SLOT, FEW_RECORDS, SHORT_TASK_S, PARTITIONS_SHARE = 8, 200, 0.5, 0.3
-# Multiple of the usual batch that one without an end takes.
+# Multiple of the usual duration after which a batch without an end is reported.
 UNFINISHED = 3.0
 # Batches that growth of state needs, its least factor over them, and the share of batches that must add rows.
 STATE_BATCHES, STATE_GROWTH, STATE_ADDS = 6, 1.2, 0.8
@@ -52,7 +52,8 @@ STATE_LAST_THIRD = 0.5
 LIMIT_BATCHES, LIMITED, FULL, BEHIND = 10, 0.8, 0.9, 0.5
 # Trigger intervals since the start before, from which a batch started late.
 LATE_START = 1.5
-# What ends rows of the state, by a part of their operator's name: without a watermark, and with one that removes nothing.
+# Means to remove rows of state, by a part of the operator's name: without a watermark, and if the watermark removes
+# nothing.
 ENDS_OF_STATE = {
     "join": (
         "withWatermark on both sides, and a range of their event times in the join's condition",
@@ -163,7 +164,7 @@ def findings_of(application: Application, target: float, *, explicit: bool = Fal
 
 
 def limit_of(query: LoggedQuery) -> tuple[str, float, str]:
-    """Return the limit that holds back records of a query: in words, records a batch, and option; ("", inf, "") without."""
+    """Return the limit on a query's records: in words, records per batch, and option; ("", inf, "") without a limit."""
     if most := _most_of_full(query, LIMIT_BATCHES):
         return f"{amount(most)} records", most, _offsets(query)
     if (number := steady_files(query)) and _came_late(query):
@@ -217,7 +218,7 @@ def _of_query(application: Application, query: LoggedQuery, target: float, *, ex
         evidence = f"a batch of {query.name} had run for {format_duration(query.unfinished)} when the log ended"
         change = "limit the records of a batch; more hosts if its tasks fill all slots"
         findings.append(Finding(query.name, "unfinished", evidence, change))
-    if query.bounded:  # latency is not what it is for, nor does it go on for an hour
+    if query.bounded:  # its purpose is not low latency, and it may be short
         rules = [rule for rule in RULES if rule is not _files] if len(warm) >= LEAST_BATCHES else []
         return [*findings, *(finding for rule in rules for finding in rule(application, query, warm))]
     findings += _of_time(application, query, warm, target)
@@ -316,7 +317,7 @@ def _starved(application: Application, query: LoggedQuery) -> Iterator[Finding]:
 
 
 def _wait_behind(others: Sequence[tuple[str, Sequence[LoggedBatch]]], stage: Stage, slots: int) -> tuple[float, str]:
-    """Return the seconds that a stage waited behind one of another query, and that query's name."""
+    """Return the seconds that a stage waited behind a stage of another query, and that query's name."""
     times, longest = stage.times, (0.0, "")
     begun, until = times.begun, times.begun + stage.delay - (times.run / slots if times.tasks > slots else 0.0)
     if until - begun < LONG_BATCH_S:
@@ -501,7 +502,7 @@ def _memory(application: Application, query: LoggedQuery, warm: Sequence[LoggedB
             f"{percent(len(spilling) / len(warm))} of the batches of {query.name} spill {amount(mean / 1e6)} MB to disk"
         )
         yield Finding(query.name, "spill", evidence, "more partitions, or more memory for executors", Sureness.HIGH)
-    # A task counts what its executor collects while it is there, be it for a task or not.
+    # A task counts all garbage that its executor collects while it runs, whatever made it.
     shares = [
         min(1.0, gc / batch.run)
         for batch in warm
@@ -537,7 +538,7 @@ def _failures(application: Application, query: LoggedQuery, warm: Sequence[Logge
 def _locality(application: Application, query: LoggedQuery, warm: Sequence[LoggedBatch]) -> Iterator[Finding]:
     wait = application.time("spark.locality.wait", "3s")
     if len(application.queries) > 1 or len(application.working) < 2 or wait < LOCALITY_S:
-        return  # others may use the slots
+        return  # other applications may use the slots
     waits = []
     for batch in warm:
         slots = 0 if application.others_within(batch.start, batch.end) else application.slots(batch.start)
@@ -587,7 +588,7 @@ def _restless(
     busy = math.fsum(batch.seconds for batch in warm) / (warm[-1].end - warm[0].start)
     if len(warm) < RESTLESS_BATCHES or takes < FAR * query.trigger or busy < RESTLESS:
         return
-    # A cold start or a busy machine only raises the cost of a record: no more of a usual batch follows from its records.
+    # A cold start or a busy machine only raises the cost of a record, so the records explain no more of a usual batch.
     of_tasks = bool(warm[-1].stages) and not query.function
     # A log may lack the stages of a batch.
     worked = [batch for batch in query.batches if batch.rows > 0 and (batch.run > 0 or not of_tasks)]

@@ -1,6 +1,6 @@
 """An application from a range query of Prometheus: Spark's streaming gauges, or Elastream's metrics.
 
-Batches between two scrapes are taken to be like that of the second.
+All batches between two scrapes are assumed equal to the last one.
 """
 
 import math

@@ -136,7 +136,7 @@ class BatchModel:
         driver: Seconds outside of stages, by records.
         stages: One after the other. Those that run at once are one.
         rests: Seconds by which each batch deviates: outside of stages, then in each stage's tasks.
-        work: Seconds of tasks a record.
+        work: Seconds of tasks per record.
     """
 
     driver: BatchLine
@@ -215,12 +215,12 @@ class BatchModel:
 
     @property
     def lent(self) -> float:
-        """Return the slots that tasks really had for each that other queries left idle, at least 1."""
+        """Return the slots that tasks got per slot that other queries left idle, at least 1."""
         ratio = max(self.stages, key=lambda stage: stage.run.each).ratio
         return 1 / ratio if 0 < ratio < 1 else 1.0
 
     def largest_batch(self, seconds: float, slots: float) -> float:
-        """Return the records of a batch that takes so long; infinite if records hardly count."""
+        """Return the records of a batch that takes `seconds`; infinite if its duration hardly depends on records."""
         fixed, each = self.seconds(0.0, slots), self.seconds(1e6, slots)
         return (seconds - fixed) / ((each - fixed) / 1e6) if each > fixed else math.inf
 
@@ -240,7 +240,7 @@ class BatchModel:
             ends.append(ready + seconds)
             ready = max(ready + seconds, self._next_trigger(ready))
         left = float(arrivals.total[-1]) - served
-        if left > HALF:  # it never comes to these
+        if left > HALF:  # these records are never processed
             rows.append(left)
             ends.append(last)
         return Latency.of(arrivals, np.array(rows), np.array(ends), target)

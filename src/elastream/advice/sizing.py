@@ -23,7 +23,7 @@ NO_CORES = "sizes: this source does not say how many cores the tasks had; give t
 NO_FLEET = "what the policy horizon would lease: no number of hosts keeps the target"
 HOURS_A_MONTH = 730.0
 UNKNOWN_LATENCY = Latency()
-# Hosts on the curve: all up to the first number, then fewer of them. Beyond that multiple of the logged ones none.
+# Hosts on the curve: every number up to the first constant, then fewer; at most the second constant times the logged hosts.
 EACH_HOST, MOST_TIMES = 8, 2
 # Newest batches of a query that are predicted again for each number of hosts.
 PREDICTED = 4_000
@@ -245,7 +245,7 @@ def _point(
     for one in served:
         own = max(1.0, slots - (busy - one.busy))
         if busy > slots and one.busy > 0:
-            own = slots * one.busy / busy / one.model.lent  # nothing is left idle
+            own = slots * one.busy / busy / one.model.lent  # no slot is idle
         latencies.append((one.records, one.model.predict(one.arrivals, _constant(own), target)))
     all_ = _together(latencies)
     share = min(1.0, busy / slots)

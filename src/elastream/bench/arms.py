@@ -42,7 +42,7 @@ from elastream.spark.jvm.session import STATE_STORES, open_session, session_stop
 
 START_TIMEOUT_S = 300.0
 PERIOD_S = 2.0  # of Autopilot's decisions
-SETTLING_S = 6.0  # for which a new executor has no quota, and the first batches of a query are slow
+SETTLING_S = 6.0  # time in which a new executor has no quota, and first batches are slow
 LOOK_S = 0.5
 SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
@@ -57,8 +57,8 @@ ON_DISK = {
     "fs.file.impl.disable.cache": "true",
 }
 # Every executor has a task in every batch: an idle timeout above the trigger's interval gives few executors back. A shorter
-# one gives them back between two batches, and the next batch waits for executors that start.
-# Settings of dynamic allocation that had most records in time of those tried.
+# one releases them between two batches, and the next batch waits for executors to start. Of the settings of dynamic
+# allocation that were tried, these had the most records in time.
 DYNAMIC_ALLOCATION: Mapping[str, str] = MappingProxyType(
     {
         "spark.dynamicAllocation.enabled": "true",
@@ -228,7 +228,7 @@ class Session:
         """Wait for the arm's first executors, and follow them."""
         first = most = self._arm.first
         if str(self.spark.sparkContext.master).startswith(standalone.SCHEME) and not self._arm.dynamic:
-            most = self._cluster.most(self._arm)  # such a master grants all at once
+            most = self._cluster.most(self._arm)  # a Standalone master grants all at once
         pending = pending_reason(self.spark)
 
         def registered() -> int:

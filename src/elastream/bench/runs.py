@@ -30,10 +30,10 @@ AFTER, AFTER_S = 0.5, 120.0  # of the load's length, but at least so long, for l
 AFTER_KILL_S = 60.0  # for an executor that starts again
 FLUSH_TIMEOUT_S = 60.0
 LOOK_S = 0.5
-# Spark gives the Python process of a source 10 s to start, which may not do on a machine that others load.
+# Spark gives the Python process of a source 10 s to start, which may be too short on a machine under other load.
 STARTS, SLOW_PYTHON = 3, "Python worker failed to connect back"
-IN_TIME = 0.99  # of the events: below it, why a query is late is said
-OUT_AT, IN_AT = 0.2, 0.8  # of the events: when a run that scales has a host more
+IN_TIME = 0.99  # of the events: below it, a remark says why a query is late
+OUT_AT, IN_AT = 0.2, 0.8  # of the events: when a scaling run gets another host
 
 Tell: TypeAlias = Callable[[str], object]
 # Workloads of a session. Those of a group run together, and the groups one after another.
@@ -229,7 +229,7 @@ def trigger_interval(target: float) -> str:
 def _follow(jobs: Sequence[Job], setup: Setup, session: Session, tell: Tell) -> None:
     """Wait until all queries have had all events and the closing row, or have had their time.
 
-    Kills and scales on the way.
+    Kills and scales hosts meanwhile.
     """
     longest, target = max(job.workload.load.seconds for job in jobs), max(job.target for job in jobs)
     late = max(AFTER * longest, AFTER_S) + AFTER_KILL_S * setup.kills

@@ -55,7 +55,7 @@ PAUSES = "repartitions.jsonl"  # on this machine, in the cache folder
 MOST_PAUSES = 30
 # Squared relative errors of predictions that differ by less are equal.
 EQUAL = 1e-6
-# Most of the longest over the shortest pause that are said as one.
+# Largest ratio of longest to shortest pause that is shown as one figure.
 SURE = 1.25
 
 
@@ -240,7 +240,7 @@ def repartition(
         _exchange(folder, copy)
     except BaseException as error:
         if isinstance(error, TooLong) and not time.monotonic() - began <= pause.longest:
-            measured()  # so that the next one is not begun
+            measured()  # the next one must not begin
         shutil.rmtree(copy, ignore_errors=True)
         raise
     copy.rename(before)

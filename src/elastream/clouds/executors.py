@@ -111,10 +111,10 @@ class ExecutorProvider(Provider):
         self._file = None if folder is None else folder / RECORD_FILE
         self._lock = threading.RLock()
         self._hosts: dict[str, _Host] = {}
-        self._surplus: set[str] = set()  # executors given back that nobody requested
-        self._fenced: dict[str, None] = {}  # fenced ones that nobody requested, which are given back later
-        self._given_back = -math.inf  # when the last of them was
-        self._withdrawn = 0  # requests since, for which executors may come yet
+        self._surplus: set[str] = set()  # released executors that nobody requested
+        self._fenced: dict[str, None] = {}  # fenced executors that nobody requested, which are released later
+        self._given_back = -math.inf  # when the last of them was released
+        self._withdrawn = 0  # requests withdrawn since then, for which executors may still come
         self._others = 0
         self._written = ""
         if allocator is not None:
@@ -142,7 +142,7 @@ class ExecutorProvider(Provider):
             self._hosts |= new
             if new:
                 self._save()
-                self._limited = True  # somebody may have lowered Spark's total: an unlimited one starts all by itself
+                self._limited = True  # another program may have lowered the unlimited total
                 self._request()
 
     def adopt(self, host: str, executor: str, kind: HostType) -> None:
@@ -186,7 +186,7 @@ class ExecutorProvider(Provider):
             pending = self._apply_pending_reason(self._allocator)
             self._forget()
             if lost and self._total != self._allowed:
-                self._request()  # or Spark would start others in their place
+                self._request()  # otherwise Spark would start replacements
             self._save()
             notices = self._allocator.notices()
             statuses = {name: self._status(host, pending) for name, host in self._hosts.items()}
@@ -262,7 +262,7 @@ class ExecutorProvider(Provider):
                 host.gone = f"executor {host.executor} is gone" + (f": {why}" if why else "")
                 lost = True
         if lost:
-            self._given_back = -math.inf  # what came in the place of one goes with the next look
+            self._given_back = -math.inf  # the next look releases executors that replaced lost ones
         return lost
 
     def _apply_pending_reason(self, allocator: ExecutorAllocator) -> PendingReason:

@@ -16,7 +16,7 @@ from elastream.core.alarm import Alarms
 from elastream.core.hosts import Billing, HostType
 from elastream.errors import CloudError
 
-# More slots make small batches slower: each costs every state partition a task, and there are two partitions a slot.
+# More slots make small batches slower: each costs every state partition a task, and there are two partitions per slot.
 MOST_DEFAULT_CORES = 4
 LOOPBACK = "127.0.0.1"
 

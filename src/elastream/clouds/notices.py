@@ -30,7 +30,7 @@ from elastream.errors import CloudError
 PLACEHOLDERS = ("host", "address")
 # The shortest notice of the large clouds; it counts where none is given.
 UNTIMED_S = 30.0
-# A notice whose time has passed for so long is an old one: the host is still there.
+# A notice is outdated once its time has passed by this many seconds: the host still exists.
 STALE_S = 60.0
 PERIOD_S, TIMEOUT_S = 2.0, 1.0
 # Most reads at once; a round of more hosts than these may leave some unread.

@@ -1,6 +1,6 @@
 """Seconds of a batch by its work: the line from which sizes, savings and simulations predict.
 
-Work is in any unit, such as records a slot.
+Work is in any unit, such as records per slot.
 """
 
 from dataclasses import dataclass

@@ -1,1 +1,1 @@
-"""Dataflow."""
+"""Declaration of dataflows: graph, checks, and division into stages."""

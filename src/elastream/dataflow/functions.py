@@ -17,7 +17,7 @@ Message: TypeAlias = Any
 class Loop:
     """Step that repeats on its own results, as long as a task has unfinished ones.
 
-    In `map_arrow` and `map_pandas` both functions take a batch; `until` returns a truth for each record.
+    In `map_arrow` and `map_pandas` both functions take a batch; `until` returns a boolean for each record.
 
     Attributes:
         step: Function of the operator. It takes what it returns.

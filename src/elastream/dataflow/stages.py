@@ -116,7 +116,7 @@ class Layout:
 
     @cached_property
     def in_a_row(self) -> int:
-        """Length of the longest path of queries, at least one; a circle counts once."""
+        """Length of the longest path of queries, at least one; a cycle counts once."""
         holder = {name: segment.name for segment in self.segments for name in segment.operators}
         depth: dict[str, int] = {}
         for segment in self.segments:
@@ -125,7 +125,7 @@ class Layout:
 
     @cached_property
     def circular(self) -> bool:
-        """True if queries feed each other in a circle. Otherwise `segments` is in topological order."""
+        """True if queries feed each other in a cycle. Otherwise `segments` is in topological order."""
         place = {name: number for number, segment in enumerate(self.segments) for name in segment.operators}
         return any(place[edge.source] > number for number, each in enumerate(self.segments) for edge in each.inputs)
 

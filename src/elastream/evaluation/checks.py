@@ -46,7 +46,7 @@ class MeanInterval:
         """Return "mean (low to high)", or the mean alone if no run differs."""
         if math.isnan(self.low):
             return f"{self.mean:.{digits}f}"
-        if self.low == self.high:  # nothing that is drawn enters: an interval of no width would claim to be of a sample
+        if self.low == self.high:  # without random input, an interval of width 0 would suggest a sample
             return f"{self.mean:.{digits}f} (in all of {self.runs} runs)"
         return f"{self.mean:.{digits}f} ({self.low:.{digits}f} to {self.high:.{digits}f})"
 

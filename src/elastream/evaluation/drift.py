@@ -80,7 +80,7 @@ def simulated_again(
     else:
         period = header.environment.get("period")
         monitor = calibration.settings.monitor
-        # The loop looks when a monitoring period ends, so that what it sees is as fresh as on Spark.
+        # The loop observes at the end of a monitoring period, so that observations are as recent as on Spark.
         plant.advance(monitor * round((float(recording.times[0]) - calibration.origin) / monitor))
         Loop(
             plant,

@@ -33,7 +33,7 @@ from elastream.simulator import Settings
 
 # figures of a recorded run that measure the simulator's error
 EXPECTED = ("latency p50", "latency p99", "backlog, mean", "host time")
-# simulations of which the median counts
+# number of simulations; their median counts
 REPLAYS = 3
 
 log = logging.getLogger(__name__)

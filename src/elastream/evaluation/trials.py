@@ -51,7 +51,7 @@ from elastream.simulator import Result, Settings, SimulatedPlant, make_plant
 from elastream.simulator.plant import Advancing
 from elastream.units import ROUNDING
 
-# share of rounds from which on a remark characterises a run
+# share of rounds from which a remark characterises a run
 OFTEN = 0.1
 
 
@@ -286,7 +286,7 @@ def _as_worker() -> None:
     # Interrupts are the parent's; a worker whose parent is gone ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threadpool_limits(1)  # there is a worker for every core: threads of its own only wait for those of the others
+    threadpool_limits(1)  # every core has a worker, so further threads would only wait for each other
     parent = multiprocessing.parent_process()
     if parent is not None:
 
@@ -433,7 +433,7 @@ def tried(scene: Scene, name: str, policy: Policy, tell: Tell) -> Trial:
         until=scene.seconds,
         look=look,
         guards=scene.guards,
-        scaling=replace(scene.settings.scaling, approve=None),  # nobody can agree
+        scaling=replace(scene.settings.scaling, approve=None),  # nobody can approve leases
         figures=False,  # a trial reads what was proposed and refused
     )
     latency = scene.settings.latency

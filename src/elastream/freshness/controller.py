@@ -235,7 +235,7 @@ class Controller:
         records = math.fsum(progress.rows.values())
         run = BoundedRun(progress.start, progress.snapshot, progress.committed, now, max(1, progress.hosts), records)
         about: dict[str, Any] = {}
-        if not self._recovers:  # taking over what a killed run left takes time that no other start needs
+        if not self._recovers:  # taking over a killed run's state takes time that other starts do not need
             self._runs.append(run)
             about["ran"] = asdict(run)
         if self._watched is not None and self._watched.specs != progress.sources:

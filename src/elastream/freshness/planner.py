@@ -48,7 +48,7 @@ class BoundedRun:
 
     @property
     def share(self) -> float:
-        """Return the records a host."""
+        """Return the records per host."""
         return self.records / self.hosts
 
 
@@ -149,7 +149,7 @@ class Arrivals:
 class RunModel:
     """Predictions from earlier runs: `startup` and `release` (seconds), and the time of `records` on `hosts`.
 
-    The time is a line in records a host, and proportional beyond the largest run.
+    The time is a line in records per host, and proportional beyond the largest run.
     """
 
     startup: float
@@ -228,7 +228,7 @@ def plan_wake(
     best: tuple[float, WakePlan] | None = None
     kind = bounds.type
     for hosts in range(bounds.least, bounds.most + 1):
-        # The start that leaves time for what waits now; what arrives until its snapshot takes time, too.
+        # This start leaves time for the waiting records; records that arrive before the snapshot take time, too.
         late = waiting.oldest + freshness - margin - model.startup - model.processing(waiting.records, hosts)
         records = waiting.records + arrivals.upper(max(0.0, late - now) + model.startup)
         processing = model.processing(records, hosts)

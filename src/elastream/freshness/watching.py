@@ -205,11 +205,11 @@ class Watched:
 
     @property
     def each(self) -> Mapping[str, float]:
-        """Records for a unit of amount, by source, as far as measured."""
+        """Records per unit of amount, by source, as far as measured."""
         return {name: self._each(name) for name in self._amounts}
 
     def learned(self, each: Mapping[str, float]) -> None:
-        """Continue with the records for a unit that an earlier controller measured."""
+        """Continue with the records per unit that an earlier controller measured."""
         for name, ratio in each.items():
             if name in self._watches and ratio > 0:
                 self._rows[name], self._amounts[name] = ratio, 1.0

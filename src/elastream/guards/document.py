@@ -245,7 +245,7 @@ def _position(file: Located, loc: Loc, line: int, column: int) -> tuple[int, int
     value = node[loc[-1]]
     try:
         first, start = node.lc.value(loc[-1])
-    except (KeyError, TypeError):  # merged from another mapping: the nearest place that there is
+    except (KeyError, TypeError):  # merged from another mapping: use the nearest known position
         return file.place(loc)
     rows = file.text.splitlines()
     if isinstance(value, LiteralScalarString | FoldedScalarString):

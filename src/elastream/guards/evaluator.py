@@ -95,7 +95,7 @@ class SampleWindow:
             self._squares -= squares
             self._rise -= rise
             self._expired += 1
-        if self._expired > len(buckets):  # once as many samples have left as remain: rounding errors must not gather
+        if self._expired > len(buckets):  # once as many samples have left as remain: rounding errors must not accumulate
             self._origin = buckets[0].total / buckets[0].count if buckets else 0.0
             self._add_up()
         if self.aggregate == "count":

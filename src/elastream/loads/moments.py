@@ -203,7 +203,7 @@ def _irregularity(moments: Sequence[datetime]) -> int:
         return 0
     different = list(dict.fromkeys(moments))
     if len({(moment.day, moment.time()) for moment in different}) == 1:
-        return 0  # a line a month
+        return 0  # a line per month
     steps = [later - earlier for earlier, later in pairwise(different)]
     usual = statistics.median_low(steps) if steps else timedelta(0)
     return sum(abs(step - usual) > 0.05 * abs(usual) for step in steps)

@@ -216,7 +216,7 @@ def is_of_prometheus(document: object) -> bool:
 
 
 def table_of_prometheus(document: Any, file: Path) -> Table:
-    """Return the table of a range query's result: a column a label, one of times, and one of values.
+    """Return the table of a range query's result: a column per label, one of times, and one of values.
 
     Raises:
         InputError: It is none.

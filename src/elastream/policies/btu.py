@@ -1,4 +1,4 @@
-"""VISP's policy by billing time unit (BTU): a host stays to the end of its paid time, then goes or is renewed.
+"""VISP's policy by billing time unit (BTU): a host stays until its paid time ends, then is released or renewed.
 
 From "Cost-efficient enactment of stream processing topologies" (Hochreiner et al., PeerJ CS 2017), Algorithms 1 to 3 and
 Figures 4 and 5.
@@ -134,7 +134,7 @@ def downscaling_utility(
 
 
 def last_duration(observation: Observation, operator: str) -> float:
-    """Return an operator's last known duration (o_d), or NaN. With rare items it holds until the next."""
+    """Return an operator's last known duration (o_d), or NaN. It holds until the next item, however rare items are."""
     for operators in (observation.operators, *(sample.operators for sample in reversed(observation.history))):
         duration = operators.value(operator, Metric.DURATION)
         if not math.isnan(duration):
@@ -227,7 +227,7 @@ class Btu(Policy):
         return None
 
     def _lacking(self, observation: Observation, draft: Draft, levels: Mapping[str, float]) -> Iterator[Unknown]:
-        """Yield metrics that Algorithm 1 lacked: the queue, or the duration where many wait."""
+        """Yield the metrics that Algorithm 1 lacks: the queue, or the duration if many items wait."""
         for unit in draft.scalable:
             queue = waiting(observation, unit)
             names = [name for name in measured_at(observation.context, unit) if name in levels]
@@ -268,7 +268,7 @@ class Btu(Policy):
         observation, levels = draft.observation, service_levels(draft.observation.context)
         names = measured_at(observation.context, unit)
         delays = [last_duration(observation, name) / levels[name] for name in names if name in levels]
-        # Fused operators are judged by those durations that were ever measured: of each, or of their stage's first.
+        # Chained operators have a duration each, or one for their stage. Only durations that were ever measured count.
         delays = [delay for delay in delays if not math.isnan(delay)] or delays
         scalable = draft.scalable
         return downscaling_utility(
@@ -333,7 +333,7 @@ class Btu(Policy):
             mark, crowding = draft.mark(), draft.crowding
             draft.close(host)
             self._give_up(draft, host, share)
-            # A run may begin with more instances than slots: no more crowded than it was.
+            # A run may begin with more instances than slots. Then the release must not crowd the hosts further.
             if self._move_off(draft, host, late) and (draft.floats or draft.crowding <= crowding + ROUNDING):
                 draft.do(DrainHost(host, why="not needed after its paid time"))
                 draft.do(ReleaseHost(host, why="not needed after its paid time"))
@@ -368,7 +368,7 @@ class Btu(Policy):
 
     def _spare(self, draft: Draft, unit: Unit) -> int:
         """Return the instances that may go with one host: `release_share`, or one if the others carry its work."""
-        # Rounded down, a fifth of four is none.
+        # With few instances the share rounds down to none, so spare capacity counts, too.
         instances = draft.instances[unit.name]
         carried = draft.value(unit, Metric.UTILISATION) * instances < instances - 1
         return max(int(carried), math.floor(self.release_share * instances + ROUNDING))

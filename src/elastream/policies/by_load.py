@@ -10,7 +10,7 @@ from elastream.policies.common.placement import balance_by_load
 
 
 def _horizon() -> Policy:
-    # Imported late: most of what it loads serves no Autopilot that only moves tasks.
+    # Imported late: an Autopilot that only moves tasks needs few of the modules that this import loads.
     from elastream.policies.horizon.policy import Horizon
 
     return Horizon()
@@ -18,7 +18,7 @@ def _horizon() -> Policy:
 
 @dataclass(frozen=True)
 class ByLoad(Policy):
-    """Hosts by another policy if the plant can lease any; tasks by `balance_by_load`.
+    """Policy that moves tasks by `balance_by_load`, and lets another policy scale hosts if the plant can lease any.
 
     Args:
         hosts: Policy for hosts; default `Horizon`.
@@ -36,7 +36,7 @@ class ByLoad(Policy):
         return self.hosts.default_window
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:
-        """Plan host actions, then moves; none with a drain, which moves tasks itself."""
+        """Plan host actions, then moves of tasks. A drain moves tasks itself, so no moves are planned beside it."""
         if not observation.context.host_types:
             return Plan(tuple(self._moves(observation)))
         sizing = self.hosts.plan(observation, memory)

@@ -35,9 +35,9 @@ PEAK, CONSTANT, DYNAMIC = "fixed at the peak", "best constant", "dynamic allocat
 STEP, CAPACITIES = 1.02, 400
 # Highest utilisation for which a batch's length follows from its fixed part.
 MOST_LOAD = 0.95
-# Seconds to which batches are limited, where they are: the default of simulations.
+# Length of limited batches (seconds): the default of simulations.
 LIMIT_S = 1.0
-# Multiples of the error of a record's work for which fleets are replayed.
+# Errors of the work per record with which fleets are replayed, as multiples of its standard error.
 OFFSETS = (0.0, -1.0, 1.0)
 
 
@@ -48,7 +48,7 @@ class FleetCost:
     Attributes:
         hosts: Their number; NaN if it changes.
         cost: NaN without a price.
-        error: Half the difference between the costs if a record works one standard deviation more and less.
+        error: Half the difference between the costs at one standard deviation more and less work per record.
     """
 
     name: str
@@ -117,7 +117,7 @@ class ConstantFleets:
         if rate > 0:
             top = math.ceil(math.log(rate, STEP)) + 1
             if self.top is None or top > self.top:
-                # Above every earlier rate nothing has waited.
+                # This fleet serves more than any earlier rate, so no record has waited.
                 more = CAPACITIES if self.top is None else min(CAPACITIES, top - self.top)
                 self.top = top
                 for column in (self.waiting, self.late):
@@ -259,7 +259,7 @@ class Savings:
         target = self._target or 0.0
         limit = LIMIT_S if governed else None
         self._budget = self._service.budget(target, limit)
-        needs = self._service.needs(target, limit, margin=1.0)  # in hindsight
+        needs = self._service.needs(target, limit, margin=1.0)  # no margin: the load is known in hindsight
         self._overhead = FIRST_OVERHEAD, 1 - 1 / FIRST_OVERHEAD
         if needs.size:
             usual = min(max(float(np.median(needs)), 1.0), MOST_OVERHEAD)
@@ -271,7 +271,7 @@ class Savings:
         return math.hypot(self.work.spread, self._overhead[1])
 
     def _each(self, kind: HostType, more: float = 0.0) -> float:
-        """Return the records/s of a host; `more`: part by which a record works more."""
+        """Return the records/s of a host; `more`: relative increase of the work per record."""
         return kind.cores * kind.speed / (self.work.each * self._overhead[0] * max(0.1, 1 + more))
 
     def _hosts(self, rate: float, kind: HostType, more: float) -> int:

@@ -74,7 +74,7 @@ class Static(Policy):
             actions += filling(observation)
         few = f"{at_most(context.max_hosts)}, and {hosts} are wanted"
         remarks = (few,) if hosts > context.max_hosts else ()
-        # Apart, instances reserve cores and fill the hosts: what is placed has no better place to go to.
+        # Unchained, instances reserve cores and fill the hosts: no placed instance has a better host to move to.
         moves = [] if observation.coming or context.layout.unchained else balance(observation)
         return Plan((*actions, *moves), hosts, remarks=remarks)
 

@@ -82,7 +82,7 @@ class Threshold(Policy):
         settle: How long the need must be low before hosts go (seconds). None: one host start, at least 10 s.
         cool_down: Time after a host starts in which measurements do not count (seconds).
         window: Time over which the work per record is measured (seconds).
-        host_type: Type to lease. None: the cheapest per core and second; of equals the smallest.
+        host_type: Type to lease. None: the cheapest per core and second; ties go to the smallest.
         max_parallelism: Most instances of one operator. None: 64 threads for an operator that waits, else no limit.
 
     Raises:
@@ -223,7 +223,7 @@ class ChainedRound(SizingRound):
         highest = self._retained_cores(history)
         hosts = [*self._releases(added), *(added or self._shrink(history, highest))]
         tasks = [change for operator in sorted(observation.context.scalable) for change in self._tasks(operator, need)]
-        retained = max(need, highest / self.most)  # infinite while nothing is known that hosts could be given back for
+        retained = max(need, highest / self.most)  # infinite while too little is known to release hosts
         recommended = self._hosts.hosts_for(retained if math.isfinite(retained) else math.nan)
         unknown = missing_metrics(observation) if math.isnan(base) else ()
         return ScalingPlan(hosts, tasks, history, self._predicted(hosts, base), unknown, remarks, recommended)
@@ -359,7 +359,7 @@ class ChainedRound(SizingRound):
         young = observation.time - history.since < self.settle or load.since_change < policy.cool_down
         if (young and not observation.waiting) or load.late or load.behind > 1 or load.queued(self.settle):
             return []
-        if observation.draining or observation.unjudged:  # it may be late
+        if observation.draining or observation.unjudged:  # its lateness is unknown
             return []
         if observation.coming:
             return self._hosts.withdraw_surplus(highest)

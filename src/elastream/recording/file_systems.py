@@ -33,7 +33,7 @@ WEB_PORT = 9870
 
 def reached_by(settings: Mapping[str, str]) -> str:
     """Return the value of `FILES_REACHED_BY`, from Spark's settings (`spark.hadoop.*`) and the files in HADOOP_CONF_DIR."""
-    from xml.etree import ElementTree  # a driver with a remote run alone needs it
+    from xml.etree import ElementTree  # only a driver with a remote run needs it
 
     hadoop_settings: dict[str, str] = {}
     for name in ("core-site.xml", "hdfs-site.xml"):

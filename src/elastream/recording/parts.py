@@ -19,7 +19,7 @@ from elastream.recording.directory import create_private
 
 FILE_NAME = "recording.jsonl"
 DAY = 86_400.0
-# Default seconds of detail: a day of observations, one a second, loads in about ten seconds. Totals, state, results and
+# Default seconds of detail: a day of observations, one per second, loads in about ten seconds. Totals, state, results and
 # unread records are never removed.
 RETENTION = DAY
 # Bytes of a part: about an hour at one observation a second. Its totals take half a second.
@@ -43,7 +43,7 @@ def _parts(file: Path) -> dict[int, Path]:
     for each in file.parent.iterdir() if file.parent.is_dir() else ():
         if match := name.fullmatch(each.name):
             end = int(match[1])
-            # Where both are there, the compressed one is not known to be whole.
+            # If both exist, the compressed file may be incomplete.
             parts[end] = each if end not in parts or not match[2] else parts[end]
     return dict(sorted(parts.items()))
 

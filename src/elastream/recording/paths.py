@@ -121,7 +121,7 @@ class RemotePath:
     def read_bytes(self) -> bytes:
         with _os_errors(self):
             fs = self._fs
-            # By one request: fsspec's own asks for the file's length first.
+            # One request; fsspec's own method requests the file's length first.
             return bytes(fs._call("OPEN", path=self._path).content if is_web(fs) else fs.cat_file(self._path))
 
     def read_text(self, encoding: str = "utf-8") -> str:
@@ -144,7 +144,7 @@ class RemotePath:
         return self.write_bytes(text.encode(encoding))
 
     def unlink(self, missing_ok: bool = False) -> None:
-        if not self.exists():  # HDFS says nothing of it
+        if not self.exists():  # HDFS reports no missing file
             if missing_ok:
                 return
             raise FileNotFoundError(2, "No such file or directory", self.address)
@@ -155,7 +155,7 @@ class RemotePath:
         """Rename it over any file of that name, atomically if `renames`."""
         with _os_errors(self):
             fs = self._fs
-            if is_web(fs):  # fsspec's own goes over nothing, and does not say that it has not
+            if is_web(fs):  # fsspec's own method does not overwrite, and reports no failure
                 fs._call("RENAME", method="put", path=self._path, destination=target._path, renameoptions="OVERWRITE")
             else:
                 if target.exists():
@@ -253,7 +253,7 @@ def remove_tree(place: AnyPath) -> None:
 
 def write_whole(place: AnyPath, content: bytes) -> None:
     """Write a file atomically. Creates its folder."""
-    if isinstance(place, RemotePath) and not place.renames:  # an object is there once all of it is
+    if isinstance(place, RemotePath) and not place.renames:  # an object exists only once it is complete
         place.write_bytes(content)
         return
     temporary = place.with_name(f".{place.name}.{os.getpid()}")

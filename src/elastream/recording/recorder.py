@@ -140,7 +140,7 @@ class Recorder(Entries):
     def observed(self, observation: Observation) -> None:
         if self._keep is not None and self._described:
             self._since = observation.time if self._since is None else self._since
-            # What spans more time than is kept could not be forgotten in time.
+            # A part that spans more than the retention could not be removed in time.
             if self._size >= self._limit or observation.time - self._since >= self._keep.seconds:
                 self._begin_part(self._keep, observation.time)
         super().observed(observation)
@@ -153,7 +153,7 @@ class Recorder(Entries):
         try:
             before = keep.summed(Recording.outline(self.path, whole=True))
         except ElastreamError:
-            # What cannot be summed up is not forgotten either; the next part is another try.
+            # A part without totals must not be removed; the next part is another try.
             log.warning("the recording goes on in the same file", exc_info=True)
             self._limit, self._since = self._size + keep.part, now
             return
@@ -167,7 +167,7 @@ class Recorder(Entries):
             raise self._problem(error) from error
         try:
             forget_parts(self.path, now - keep.seconds)
-        except OSError:  # a full disk: they are forgotten with the next
+        except OSError:  # such as a full disk: they are removed with the next part
             log.warning("earlier parts of the recording %s stay as they are", self.path, exc_info=True)
 
     def _open(self, mode: str) -> None:
@@ -211,9 +211,9 @@ class Recording:
             except InputError:
                 if [each.stem for each in files_of(file)] == [each.stem for each in files]:
                     raise
-                continue  # one was forgotten meanwhile
+                continue  # a part was removed meanwhile
             if len(files_of(file)) <= len(files):
-                return recording  # else a new one was begun meanwhile
+                return recording  # otherwise a new part was begun meanwhile
 
     @classmethod
     def outline(cls, path: Path | str, *, whole: bool = False) -> "Recording":

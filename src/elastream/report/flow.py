@@ -93,7 +93,7 @@ def flow_html(flow: Flow) -> str:
 
 
 def _layers(flow: Flow) -> list[list[Node]]:  # noqa: C901
-    """Return operators by the length of the longest path to them; edges that close a circle count for nothing."""
+    """Return operators by the length of the longest path to them; ignores edges that close a cycle."""
     ahead: dict[str, list[str]] = {node.name: [] for node in flow.nodes}
     for link in flow.links:
         ahead[link.source].append(link.target)
@@ -127,7 +127,7 @@ def _short(text: str) -> str:
 
 
 def _width(node: Node) -> int:
-    # Figures change, and the drawing must not: their place has the width of most.
+    # Figures change but the drawing must not, so each gets room for most values.
     least = FIGURES if node.figures else 0
     small = max(least, *(len(_short(text)) for text in (node.note, node.figures)))
     return round(max(len(_short(node.name)), 0.85 * small) * LETTER) + 26

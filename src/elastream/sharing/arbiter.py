@@ -367,7 +367,7 @@ def _share_by_requests(ledger: Ledger) -> None:
     for kind in ledger.kinds:
         if kind in requested or kind in recalled:
             _Demand(ledger, kind).share()
-    # What goes is no part of anybody's share any more.
+    # Hosts that go belong to nobody's share any more.
     for kind in _free_unwanted(ledger):
         _Demand(ledger, kind).share()
 

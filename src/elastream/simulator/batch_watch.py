@@ -81,7 +81,7 @@ class BatchMetricsCollector(MetricsCollector):
         assert closed is not None
         count, period = closed.ends.size, self.settings.monitor
         active, usable = np.full(count, float(closed.active)), np.full(count, closed.usable)
-        if closed.ends[-1] >= now:  # what happens to hosts at the end of a period shows in it
+        if closed.ends[-1] >= now:  # a change of hosts at the end of a period shows in that period
             active[-1], usable[-1] = len(self.pool.active), self.pool.running_cores
         table = np.full((count, len(AT), len(self.names)), np.nan)
         logs = {name: segment.log for name, segment in self.fused.segments.items()}
@@ -232,7 +232,7 @@ class BatchMetricsCollector(MetricsCollector):
         return bool(self._traces)
 
     def delivered(self, batch: tuple[float, Sequence[MicroBatch]]) -> None:
-        """Leave the batches up to `batch`, which contains the last ones, out of the next observation."""
+        """Exclude the batches up to the observed `batch` from the next observation."""
         self._batch = batch
         self.fused.reports = [(name, log[log[:, 0] + log[:, 1] >= batch[0]]) for name, log in self.fused.reports]
 

@@ -76,7 +76,7 @@ class Rules(NamedTuple):
 
     Attributes:
         state_load: Core-seconds to load a task's state.
-        start_delay: Seconds a batch and starting host.
+        start_delay: Seconds per batch and starting host.
         batch_seconds: Target of the governor.
         number: Row of the query in the figures of a turn.
         ratios: Recorded over expected durations; the first batch takes row `first_ratio`.
@@ -217,7 +217,7 @@ def _begin_and_seconds(ready: float, efforts: Floats, burdens: Burdens, turn: Tu
 def run_batches(  # noqa: C901
     queue: Items, query: QueryState, burdens: Burdens, work: Floats, rules: Rules, turn: Turn, output: Output
 ) -> tuple[bool, int, int, int]:
-    """Execute batches in [turn.begin, turn.end). `work`: core-seconds a record, by stage.
+    """Execute batches in [turn.begin, turn.end). `work`: core-seconds per record, by stage.
 
     Returns:
         (True to call again, batches begun, committed, rows of `output.done`).

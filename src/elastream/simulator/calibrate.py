@@ -134,8 +134,8 @@ def state_at(lease: Lease, at: float) -> HostState | None:
 
 # Fewest non-empty batches for a calibration.
 FEWEST = 10
-# Core-seconds until a host's first task (`benchmarks/start.py`). Hosts on one machine delay each other by this over its
-# cores; used where a recording has no two hosts starting together.
+# Core-seconds until a host's first task (`benchmarks/start.py`). Hosts that start together on one machine delay each other
+# by this over its cores. Used if a recording has no simultaneous starts.
 START_CPU = 3.7
 
 
@@ -310,7 +310,7 @@ def _batch_costs(
     work, record = _cpu_costs(recording, batches[int(np.argmax(peace))].start)
     weighed, line = burden, BatchLine.of(burden[peace], lasted[peace], base.batch_overhead * len(layout.stages))
     if line.separable:
-        # Hosts work on a batch whatever its records: that work takes time as theirs does, on the same cores.
+        # Hosts do fixed work for each batch. Like the records' work, it takes time on their cores.
         weighed = burden + (even * work / record if record > 0 else 0.0)
         line = BatchLine(*line_through(weighed[peace], lasted[peace]))
         notes.add("a batch", line.fixed, "s", f"Theil-Sen line through {of}")
@@ -357,7 +357,7 @@ def _batch_costs(
 
 
 def _cpu_costs(recording: Recording, since: float) -> tuple[float, float]:
-    """Return (core-s a batch, core-s a record) while no host started; (0, 0) if unknown."""
+    """Return (core-s per batch, core-s per record) while no host started; (0, 0) if unknown."""
     starts, ends, records = (
         np.array([getattr(batch, name) for batch in recording.batches]) for name in ("start", "end", "records")
     )
@@ -425,14 +425,14 @@ def _parts(recording: Recording, layout: Layout, notes: Notes) -> dict[str, Part
 
 
 def _own(recording: Recording, operator: Operator, ratio: float) -> dict[str, tuple[float | None, float | None]]:
-    """Return (core-seconds a record, selectivity) of each alternate that ran; `ratio`: cost over service time."""
+    """Return (core-seconds per record, selectivity) of each alternate that ran; `ratio`: cost over service time."""
     costs: dict[str, tuple[float | None, float | None]] = {}
     for alternate in operator.alternates:
         row = f"{operator.name}.{alternate.name}"
         seconds, emitted = (_last(recording.alternate(row, each)) for each in (Metric.SERVICE_TIME, Metric.SELECTIVITY))
         if seconds is not None:
             costs[alternate.name] = (ratio * seconds, emitted)
-    return costs if len(costs) > 1 else {}  # a single one equals the operator's own figures
+    return costs if len(costs) > 1 else {}  # the figures of a single alternate equal the operator's
 
 
 def _starts(recording: Recording) -> list[tuple[str, int, float]]:

@@ -160,8 +160,8 @@ def _serve(  # noqa: C901, PLR0913
             start = max(queue[front, 0] + shift, at)
             used += count
             queued = queue[front, 1] + shift
-            # Parts of a cohort in one slot are one entry where they wait alike, and leave as one: nothing finer than a slot
-            # is known of when items come to the next operator.
+            # Parts of a cohort with equal waits in one slot form one entry, and leave as one: arrivals at the next operator
+            # are known to a slot only.
             again = not occupied and entered == front
             if again and abs(start - queued - (starts[started - 1, 0] - starts[started - 1, 1])) <= width / PARTS:
                 part = count / (starts[started - 1, 2] + count)
@@ -330,7 +330,7 @@ class CohortStation(Station):
         if mean is not self._means:
             placed = crew.free < math.inf
             self._means, self._instances = mean, int(np.count_nonzero(placed))
-            # The quick ones take more: all together they serve as many as so many of the harmonic mean.
+            # Fast instances take more items, so together they serve at the harmonic mean of the service times.
             served = float((1 / mean[placed]).sum())
             self._typical = self._instances / served if self._instances else self.work / self.operator.cores
         typical = self._typical

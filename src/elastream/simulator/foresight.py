@@ -58,7 +58,7 @@ class Foresight(BatchMetricsCollector):
         return self._closed
 
     def look(self, now: float) -> bool:
-        """Show the simulated period that ends at `now` from here on; return False if there is none."""
+        """Make the simulated period that ends at `now` the current one; return False if there is none."""
         row = round(now / self.settings.monitor) - 1 - self._ahead.before
         if not 0 <= row < self._ahead.ends.size or self._ahead.ends[row] != now:
             return False

@@ -1,6 +1,6 @@
 """Simulation of fused dataflows as on Spark: queries of micro-batches.
 
-Queries begin and end their batches in the order of time: they share the cores of their hosts and feed each other.
+Queries share the cores of their hosts and feed each other, so their batches begin and end in the order of time.
 """
 
 import copy
@@ -318,7 +318,7 @@ class FusedNetwork:
             tables[name] = segment.table
             self._count(segment, segment.table.sum(axis=0) - opened)
             report = segment.log[logged:].copy()
-            if not segment.demand.results > 0:  # what only passes a durable edge has reached nobody yet
+            if not segment.demand.results > 0:  # records behind a durable edge have not reached a sink yet
                 report[:, 3:] = math.nan
             self.reports.append((name, report))
             recent = int((segment.log[:, 0] + segment.log[:, 1]).searchsorted(ends[0] - KEPT))
@@ -333,7 +333,7 @@ class FusedNetwork:
 
     def _take_turns(self, pool: SimulatedHosts, turn: Turn) -> None:
         """Begin and end batches of several queries in the order of time."""
-        # Of two triggers at the same time that of the later query is first: it plans no read of a source.
+        # If two triggers coincide, the downstream query comes first: it plans no read of a source.
         queries = [*self.segments.values()][::-1]
         while len(queries) > 1 or queries[0].segment.outputs:
             due = [query.due(pool, turn) for query in queries]
@@ -351,7 +351,7 @@ class FusedNetwork:
             self.ran.update(dict.fromkeys(demand.runs, until))
             self.signalled.update(dict.fromkeys(demand.signals, until))
             for edge, volume in demand.out.items():
-                # Queries in a circle would pass ever smaller parts of a record on for ever.
+                # Queries in a cycle would pass on ever smaller parts of a record without end.
                 some = done.counts * volume > ROUNDING
                 flow = Items(done.times[some], done.born[some], done.counts[some] * volume)
                 self._deliver(self.layout.stage_of[edge.target].segment, demand.epoch, flow, turn)

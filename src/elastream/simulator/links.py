@@ -23,7 +23,7 @@ LINKS_UP_TO = 32
 
 
 class Delays:
-    """Mean latency (s) and link seconds an item, for each live edge.
+    """Mean latency (s) and link seconds per item, for each live edge.
 
     Items travel between any pair of instances with equal probability, and free within a host.
     """

@@ -166,7 +166,7 @@ class StageStation(Station):
 def landed(where: Mapping[int, Any], target: Mapping[int, Any]) -> dict[int, Any]:
     """Return each task's host in the next batch, on the way from `where` to `target`.
 
-    A host receives at most one moved task a batch, as on Spark.
+    A host receives at most one moved task per batch, as on Spark.
     """
     taking: set[Any] = set()
     hosts = {}
@@ -286,7 +286,7 @@ class FusedSegment:
         self.table[0] = self.open
         self._ended = [self.log]
         if marks[batching.RUNNING] and any(station.interrupted for station in self.stations):
-            # What waited for the tasks of another query waits for them again.
+            # A batch that waited for another query's tasks waits for them again.
             waited = self.state[batching.CHARGED] > turn.begin
             self._restart(max(turn.begin, turn.until.max()) if waited else turn.begin)
         for station in self.stations:
@@ -393,7 +393,7 @@ class FusedSegment:
         if self.later:
             released = [flow for epoch, flow in self.later if epoch <= demand.epoch]
             self.later = [each for each in self.later if each[0] > demand.epoch]
-            self._append(joined(released))  # they were counted when they came
+            self._append(joined(released))  # they were counted on arrival
 
     def hold(self, epoch: int) -> None:
         """Set waiting records aside until the composition of `epoch`."""
@@ -468,14 +468,14 @@ class FusedSegment:
         slots = np.array([pool.leases[row].type.slots for row in rows.tolist()])
         young = np.array([self.served.get(row, 0) < settings.settling_batches for row in rows.tolist()], dtype=bool)
         young &= settings.settling_boost != 1.0
-        # The JVM's compilation uses what its tasks leave of a host in its first batches.
+        # In the first batches of a host, the JVM compiles on the cores that tasks leave idle.
         boosted = np.where(young & pool.up[rows], pool.cores[rows] * settings.settling_boost, 0.0)
         cores = pool.cores[rows] * settings.delivered * np.where(young, settings.settling_boost, 1.0)
         speed = speeds[rows]
-        busy = np.maximum(tasks, copied > 0)  # a copy is kept by a thread of its own
+        busy = np.maximum(tasks, copied > 0)  # a standby replica has a thread of its own
         pace = np.maximum(np.minimum(cores, np.minimum(busy, slots)) * speed, ROUNDING)
         share = share + settings.replica_work * copied
-        # A task is one thread: the heaviest of a host may last longer than all of them would in equal parts.
+        # A task is one thread, so the heaviest one may last longer than all tasks of the host in equal parts.
         one = np.maximum(np.minimum(1.0, cores) * speed, ROUNDING)
         alone = heaviest * pace > share * one * (1 + ROUNDING)
         return Burdens(

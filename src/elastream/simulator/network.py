@@ -183,7 +183,7 @@ class QueueNetwork:
         if newest <= self.epochs[name] or station.unfinished:
             return False
         coming = min((epoch for epoch, _, _ in station.aside if epoch <= newest), default=newest)
-        if len(station.waiting) > 1:  # what a join still has without a partner finds one among the new
+        if len(station.waiting) > 1:  # unmatched items of a join find partners among the new ones
             for update in self.updates.running:
                 update.mixed += station.queued if self.epochs[name] < update.epoch <= coming else 0.0
         self.updates.committed(self.layout.stage_of[name].segment, self.epochs[name], now, now)

@@ -324,7 +324,7 @@ class SimulatedPlant:
         if not self.pool.fits(*station.needs)[target]:
             return Status.REFUSED, f"host {host!r} has no room for {task}"
         self.staffing.shift(station, i, target, self.time)
-        station.ring = None  # it is placed otherwise from now on
+        station.ring = None  # its placement changes from now on
         return Status.ACCEPTED, "the instance is starting there"
 
     def _set_tokens(self, action: SetTokens) -> tuple[Status, str]:

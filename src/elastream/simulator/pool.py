@@ -1,6 +1,6 @@
 """Hosts of a simulation: leases, capacity and speed.
 
-Arrays have one row a host; rows are not reused.
+Arrays have one row per host; rows are not reused.
 """
 
 import heapq
@@ -172,7 +172,7 @@ class SimulatedHosts:
                 self.to(event.row, HostState.RELEASED, time)
 
     def to(self, row: int, state: HostState, now: float, works_until: float = 0.0) -> None:
-        """Set a host's state; a release takes `stop` seconds, and no less than what the host works on."""
+        """Set a host's state; a release takes at least `stop` seconds, and waits for the host's current work."""
         self.leases[row] = self.leases[row].to(state, now)
         self.open[row] = state in (HostState.RUNNING, HostState.STARTING)
         self.up[row] = state in (HostState.RUNNING, HostState.DRAINING)
@@ -281,7 +281,7 @@ class SimulatedHosts:
         return np.asarray((units * self.price[:count]).sum(axis=1))
 
     def between_regions(self) -> tuple[Floats, Floats]:
-        """Return (latency in s, seconds a byte) between regions.
+        """Return (latency in s, seconds per byte) between regions.
 
         Defaults: the common latency and the slowest bandwidth.
         """
@@ -321,7 +321,7 @@ class SimulatedHosts:
         return min([(each.slot(now) + 1) * each.interval for each in traces], default=math.inf)
 
     def between_hosts(self, source: NDArray[np.int64], target: NDArray[np.int64], now: float) -> tuple[Floats, Floats]:
-        """Return latency and seconds a byte from each `source` to each `target` host."""
+        """Return latency and seconds per byte from each `source` to each `target` host."""
         latency, per_byte = self.between_regions()
         regions = np.ix_(self.region[source], self.region[target])
         latency, per_byte = latency[regions], per_byte[regions]

@@ -78,7 +78,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class NetworkLink:
-    """Link between regions: one-way latency (seconds), bandwidth (bytes/s a host; None: unlimited)."""
+    """Link between regions: one-way latency (seconds), bandwidth (bytes/s per host; None: unlimited)."""
 
     latency: float
     bandwidth: float | None = None
@@ -107,7 +107,7 @@ class Messaging:
 class HostFailure:
     """Loss of a host at `time` (seconds); without a name, of the longest running one.
 
-    Items in service return to their queue (at least once). A `notice` comes so many seconds before.
+    Items in service return to their queue (at least once). `notice`: Warning time before the loss (seconds).
     """
 
     time: float
@@ -150,7 +150,7 @@ class Settings:
     variation: float = 0.2
     # Seconds one way. Assumed: a round trip of 1 ms within a data centre.
     latency: float = 0.0005
-    # Seconds an item. Assumed: messaging time beyond the cost.
+    # Seconds per item. Assumed: messaging time beyond the cost.
     message_overhead: float = 0.0
     # Seconds of extra start time for each host already starting. Assumed: none in a cloud; one machine's processes share
     # cores.
@@ -161,13 +161,13 @@ class Settings:
     factors: tuple[float, ...] = (1.0, 2.0, 5.0)
     # Monitoring periods. Assumed: ten minutes at VISP's 15 s; policies use fewer.
     history: int = 40
-    # Seconds a micro-batch and stage. Measured: a fused Arrow stage on Spark 4.3.0, two shared cores, 49 ms.
+    # Seconds per micro-batch and stage. Measured: a fused Arrow stage on Spark 4.3.0, two shared cores, 49 ms.
     batch_overhead: float = 0.05
     # Seconds. Default target of the batch governor on Spark; `batch_interval` if longer.
     batch_seconds: float = 1.0
     # Seconds. Assumed: least time between starts of batches; 0: start when the last is done.
     batch_interval: float = 0.0
-    # Core-seconds a batch. Assumed: work of the hosts whatever the records.
+    # Core-seconds per batch. Assumed: work of the hosts whatever the records.
     batch_work: float = 0.0
     # Fraction of a host's cores. Assumed: tasks get all if nothing else runs on the machine.
     delivered: float = 1.0
@@ -175,9 +175,9 @@ class Settings:
     settling_batches: int = 3
     # Times a host's cores. Assumed: a new host has its own cores in its first batches, unless it may burst.
     settling_boost: float = 1.0
-    # Core-seconds a task. Assumed: loading a state partition in the first batch on another host.
+    # Core-seconds per task. Assumed: loading a state partition in the first batch on another host.
     state_load: float = 0.0
-    # Seconds a batch and starting host. Assumed: 0 if hosts share no machine.
+    # Seconds per batch and starting host. Assumed: 0 if hosts share no machine.
     start_delay: float = 0.0
     # Partitions of a keyed stage. The default on Spark.
     state_partitions: int = 16
@@ -185,9 +185,9 @@ class Settings:
     replicas: int = 0
     # Fraction of a partition's work for each standby replica. Thesis, 6.7.1: throughput drops "by around 15%".
     replica_work: float = 0.15
-    # Slots a service time. Assumed: 8 to 32 left compliance on the VISP scenario the same to 0.01 points.
+    # Slots per service time. Assumed: 8 to 32 left compliance on the VISP scenario the same to 0.01 points.
     cohort_slots: int = 16
-    # Items a monitoring period. Assumed: below, cohorts are no cheaper, and random variation matters more.
+    # Items per monitoring period. Assumed: below, cohorts are no cheaper, and random variation matters more.
     cohorts_above: int = 1024
     travel: Travel = Travel.SINGLE
     consistency: Consistency = Consistency.BATCH

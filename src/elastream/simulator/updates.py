@@ -19,7 +19,7 @@ class PendingUpdate:
         requested: Time of the request (seconds).
         waiting: Queries with a changed element and no commit yet.
         newest: First commit of the last query to adopt it.
-        mixed: Records that met changed operators under both.
+        mixed: Records that changed operators processed under both compositions.
     """
 
     epoch: int

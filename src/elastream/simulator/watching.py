@@ -53,7 +53,7 @@ class AlternateMetrics:
         self._any_single = False
 
     def period(self, served: Floats, processed: Floats, emitted: Floats, now: float) -> None:
-        """Enter a period that ends at `now`: core-seconds a record, records/s in and out."""
+        """Enter a period that ends at `now`: core-seconds per record, records/s in and out."""
         done = processed[self._columns]
         ran = done > 0
         if ran.any():
@@ -375,7 +375,7 @@ class MetricsCollector:
         usage = np.concatenate(busy)
         values = {Metric.UTILISATION: usage if placed.all() else usage[placed]}
         if isinstance(self.network, FusedNetwork):
-            values[Metric.BUSY_CORES] = values[Metric.UTILISATION]  # a task is one thread
+            values[Metric.BUSY_CORES] = values[Metric.UTILISATION]  # a task has one thread
             return TaskFrame(operator, index, host, self.names, values)
         values[Metric.MEMORY] = memory
         if isinstance(self.network, QueueNetwork) and self.network.per_task:

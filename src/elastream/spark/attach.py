@@ -38,7 +38,7 @@ AttachedPlant: TypeAlias = SparkPlant[SessionQueries]
 # Partitions that one batch may load on one executor if there is no time to load them ahead. Lazy as in a dataflow:
 # `experiment nstorm` found no cheaper way at full load.
 MIGRATIONS = MigrationLimits(per_host=4, lazy=True)
-# Promised to users of Autopilot.
+# Cores for observing, as promised to users of Autopilot.
 LOOK_SHARE_CORES = 0.05
 # A cold executor takes about 15 s.
 EXECUTOR_START_TIMEOUT_S = 90.0
@@ -139,7 +139,7 @@ def attach(  # noqa: C901
         provider or session,
         clock.now,
         fence=client.fence,
-        # Executors that were there are warm; a requested one would delay the batches that it is requested for.
+        # Present executors are warm. A cold new one would delay the very batches that need it.
         warm=None if observe_only else warm,
         session=session,
         existing=leasing.existing,

@@ -1,4 +1,4 @@
-"""Failover of a lost executor's state partitions: the JVM knows the successors beforehand, the plan follows afterwards.
+"""Failover of a lost executor's state partitions: the JVM knows the successors in advance; the plan is updated afterwards.
 
 The nearest living neighbour clockwise takes over. If the host lives, its executor comes back and its partitions return.
 """
@@ -91,7 +91,7 @@ class FailoverPlan:
             if (run, operators) in self._names
         }
         self._placing.relocate(relocated)
-        # As of the last call: a replica that a task has opened since is none any more.
+        # As of the last call. A replica that a task opened since then no longer exists.
         replica_hosts, host_of = self._sent_replica_hosts, self._hosts.host_of()
         expected = replica_hosts or self._target_replicas()
         warm = sum(host_of.get(at.executor) in replica_hosts.get(task, ()) for task, at in relocated.items())

@@ -58,7 +58,7 @@ if TYPE_CHECKING:  # Autopilot watches queries and never loads the compiler
 
 log = logging.getLogger(__name__)
 
-# Ten minutes at one a second.
+# Ten minutes at one per second.
 HISTORY_LENGTH = 600
 Q = TypeVar("Q", bound="CompiledQueries | SessionQueries")
 

@@ -120,7 +120,7 @@ class Reconciler:
         self._load: Callable[[], ObservedLoad] = ObservedLoad
         self._placing.benefit, self._placing.may_wait = self._benefit_of, self._may_wait
         if standby is not None:
-            # A replica that lacks as many batches makes a move cheap: a task without one reads a snapshot, too.
+            # A replica makes a move cheap even if it lacks this many batches: without one, a task also reads a snapshot.
             self._placing.replica_hosts = partial(standby.replica_hosts, DELTAS)
         self._ended: dict[str, int] = {}
         self._ended_at: dict[str, float] = {}
@@ -276,7 +276,7 @@ class Reconciler:
         return min(until, STEP_S if self._clock() - self._last_end < RECENT_S else LONG_STEP_S)
 
     def _hurry(self) -> None:
-        """Let as many migrations start at a time as the nearest deadline takes, and say what a lost host kept."""
+        """Allow the simultaneous migrations that the nearest deadline needs; report the state on hosts with a deadline."""
         remaining: dict[str, list[TaskId]] = {host: [] for host in self._deadlines}
         for task, host in self.locations().items():
             if host in remaining:
@@ -337,7 +337,7 @@ class Reconciler:
             if self._release(ReleaseHost(host, why=self._hosts.reason(host) or "its owner wants it back")).succeeded:
                 continue
             if host in self._deadlines:
-                self._hosts.drain(host)  # it goes anyway: policies lease another, and then it is released
+                self._hosts.drain(host)  # it is lost anyway: policies lease another host, then release this one
             else:
                 self._hosts.keep(host)
         for name, lease in self._hosts.active.items():

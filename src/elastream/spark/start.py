@@ -77,10 +77,10 @@ from elastream.spark.telemetry.speeds import SpeedProbes
 from elastream.spark.telemetry.traffic import MapOutputs, Traffic
 from elastream.spark.worker import probe
 
-# Of the target latency, the time from one batch to the next. A record waits for at most one batch and is in the next, which
-# at full use leaves a fifth of the target to spare. Queries in a row share the target.
+# Time from one batch to the next, as a share of the target latency. A record waits for at most one batch and is in the
+# next, so that a fifth of the target is spare at full use. Queries in a row share the target.
 BATCH_SHARE = 0.4
-# Stands for a target latency if none is set.
+# Target latency if none is set.
 DEFAULT_LATENCY_S = 2.0
 # Most batches of a query whose tasks one look reads: they are shorter than a monitoring period, but seldom much.
 MAX_BATCHES_PER_LOOK = 3

@@ -100,7 +100,7 @@ def word_count(assumptions: E2dfAssumptions) -> Graph:
     """Return the paper's source and three operators, each with the work that the static provision implies."""
 
     def operator(name: str, rate: float, selectivity: float = 1.0) -> Operator:
-        # Core-seconds a tuple: what keeps the static replicas, with half a core each, that busy at the peak.
+        # Core-seconds per tuple: what keeps the static replicas, with half a core each, that busy at the peak.
         cost = utilisation_at_peak(name, assumptions) * STATIC[name] * CORES / rate
         return Operator(name, Kind.TRANSFORM, (Alternate(name, cost=cost, selectivity=selectivity),), cores=CORES)
 

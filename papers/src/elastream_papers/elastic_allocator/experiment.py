@@ -331,7 +331,7 @@ def bars(runs: Sequence[AllocatorRun]) -> tuple[Check, ...]:
             check = ordered(f"{what}: {claim}", text, f"{sign} {bound:g}", gaps, FIGURE_4)
             checks.append(replace(check, refuted=CONSERVED) if bound > 0 and not check.holds else check)
     if exact := [run for run in main if run.gaps]:
-        # Beside the best that the solver found in its time: where that is not proven best, the true one may be further.
+        # Compared with the solver's best within its time. If that is not proven optimal, the true gap may be larger.
         widest, proven = max(run.gaps[1] for run in exact), all(run.proven for run in exact)
         what = f"search: deviation over the exact placement's{'' if proven else ', best found'}"
         within = widest <= WITHIN and (proven or None)

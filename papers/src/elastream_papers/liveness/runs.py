@@ -121,7 +121,7 @@ class Promised:
 BY_QUEUE = frozenset({"btu", "queue_threshold"})  # act on queues, not on utilisation
 BY_LEVEL = frozenset({"btu"})  # let records wait as long as service levels allow
 BY_TARGET = frozenset({"horizon"})  # let records wait as long as the target latency allows
-# give up an instance until a queue grows, as published: no fixed point under constant load
+# remove instances until a queue grows, as published: no fixed point under constant load
 CYCLING = frozenset({"btu", "queue_threshold"})
 WAITING = 50.0  # records at an operator from which VISP's policies act
 GROWTH = 0.05  # least growth of the backlog under overload, as part of the arrivals
@@ -134,9 +134,9 @@ class RoundSeen:
     """True state at a planning round.
 
     work: core-seconds of the waiting records. beyond: most records above a tolerated queue. offered: records due so far.
-    batch: longest micro-batch (seconds). moving: hosts or instances are on their way. grew: some were requested. vain:
-    more hosts are reported useless. fixed: the backlog of a fixed-width query is reported out of reach. lacks: a
-    justified reason not to act.
+    batch: longest micro-batch (seconds). moving: hosts or instances are on their way. grew: some were requested. useless:
+    more hosts are reported useless. fixed: the backlog of a fixed-width query is reported out of reach. lacks: a justified
+    reason not to act.
     """
 
     time: float
@@ -152,7 +152,7 @@ class RoundSeen:
     grew: bool
     acted: Action | None
     lacks: bool
-    vain: bool = False
+    useless: bool = False
     fixed: bool = False
 
 
@@ -216,7 +216,7 @@ class _Honest(Policy):
         plan = self.policy.plan(observation, memory)
         lies = [each for each in plan.unknown if not is_unknown(observation, each)]
         self.broken += [f"at {observation.time:g} s it says '{each}', which is known" for each in lies[:1]]
-        if any(IN_VAIN in each for each in plan.remarks) and not self._in_vain(observation):
+        if any(IN_VAIN in each for each in plan.remarks) and not self._exceeds_partitions(observation):
             self.broken.append(f"at {observation.time:g} s it says '{IN_VAIN}', and they could")
         if any(NO_HELP in each for each in plan.remarks) and not self._idle(observation):
             self.broken.append(f"at {observation.time:g} s it says '{NO_HELP}', and the hosts are busy")
@@ -230,7 +230,7 @@ class _Honest(Policy):
         }
         return declared_cores(self.given.layout.graph, rates, composition=seen.composition)
 
-    def _in_vain(self, seen: Observation) -> bool:
+    def _exceeds_partitions(self, seen: Observation) -> bool:
         """Return True if the load exceeds the state partitions' capacity."""
         _, slot = seen.cores.slots(seen.working or tuple(seen.leases))
         partitions = min(seen.context.partitions.values())
@@ -269,7 +269,7 @@ class _Watch(Observer):
 
     def decided(self, decision: Decision) -> None:
         if decision.round == self.judged:
-            return None  # told again with its actual effect: the next round, which is still to come, would be held silent
+            return None  # a repeated decision: the next round is still to come, and would count as silent
         self.judged = decision.round
         if decision.faults:
             self.broken.append(f"fault at {decision.time:g} s: {decision.faults[0].traceback}")
@@ -290,7 +290,7 @@ class _Watch(Observer):
 
     def _truth(self, decision: Decision) -> RoundSeen:
         seen, stations = self.seen, self.plant.network.stations
-        # Fused, what is in work is so in every stage of its query: it counts where it waited.
+        # Chained, records in service are in every stage of their query: count them where they waited.
         waits = [station.queued + station.in_service if self.entries[station.name] else 0.0 for station in stations]
         if fixed := NO_INSTANCE in decision.note:
             widened = widened_queries(seen.context)
@@ -308,7 +308,7 @@ class _Watch(Observer):
         running = self._longest_batch(seen, waits) if self.case.fused else 0.0
         lately = max([running, *(round.batch for round in self.rounds[1 - ROUNDS :])])
         latency = seen.latency().value
-        vain = IN_VAIN in decision.note or NO_HELP in decision.note
+        useless = IN_VAIN in decision.note or NO_HELP in decision.note
         tries = ON_TRIAL in decision.note or HALF_HELP in decision.note
         return RoundSeen(
             seen.time,
@@ -323,8 +323,8 @@ class _Watch(Observer):
             math.nan if latency is None else latency,
             any(_grows(outcome.action, seen) for outcome in decision.done),
             next((o.action for o in decision.done if not isinstance(o.action, RenewHost)), None),
-            bool(decision.unknown) or vain or fixed or tries,
-            vain,
+            bool(decision.unknown) or useless or fixed or tries,
+            useless,
             fixed,
         )
 
@@ -427,7 +427,7 @@ def _provided(
 
     It suffices if the backlog falls or is not late, and latency is in its level; for cycling policies in one late round.
     """
-    if any(each.vain for each in rounds[-QUIET:]):
+    if any(each.useless for each in rounds[-QUIET:]):
         return
     tail = rounds[-round(QUIET * patience) :]
     rate = (tail[-1].offered - tail[0].offered) / (tail[-1].time - tail[0].time)

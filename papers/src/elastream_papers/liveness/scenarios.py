@@ -44,7 +44,7 @@ FIXED = frozenset({"static", "otd", "elastic_allocator"})  # policies that keep 
 # change no parallelism, for sources of maximal width (Autopilot); they run chained only
 HOSTS_ONLY = frozenset({"by_load"})
 WIDE = 512  # instances of such a source: more than a case has slots
-MOST_INSTANCES = 15  # most instances of an operator: a policy may add one a round
+MOST_INSTANCES = 15  # most instances of an operator: a policy may add one per round
 HALVINGS = 6  # times that hosts halve or double between loads
 QUIET = 10  # rounds at the end of a constant load without changes
 
@@ -116,7 +116,7 @@ def scenario(case: LivenessCase, patience: float = 1.0) -> Scenario:
     layout = lay_out(graph, chained=case.fused)
     visits = _visits(graph)
     total = math.fsum(visits[o.name] * (o.alternates[0].cost or 0.0) for o in graph.operators if o.alternates)
-    # Rounds are not much shorter than what is paid at least: a case would have thousands.
+    # Rounds are not much shorter than the minimum paid time; otherwise a case would have thousands.
     unit = max(max(kind.billing.unit, kind.billing.minimum) for kind in types)
     periods = (2.0, 5.0) if case.fused else (5.0, 15.0, 60.0)
     period = draw.choice([each for each in periods if unit <= 100 * each] or periods[-1:])
@@ -141,7 +141,7 @@ def scenario(case: LivenessCase, patience: float = 1.0) -> Scenario:
     else:
         high = max(min(high, MOST_INSTANCES * single * slowest), 1.6 * first)
     instances = high / single / slowest
-    # Of hosts that do not suffice although their work seems to fit, as many more come at a time; at most half go.
+    # If hosts do not suffice although their work seems to fit, their number doubles at most; at most half are released.
     sizing = policy.hosts if isinstance(policy, ByLoad) else policy
     settle = (sizing.settle if isinstance(sizing, Threshold) else None) or 0.0
     doubling = HALVINGS * (cheapest.start + settle) if settle else 0.0
@@ -187,7 +187,7 @@ def _types(draw: random.Random, fused: bool) -> tuple[HostType, ...]:
 
 
 def _graph(draw: random.Random, work: float, most: float, *, fused: bool) -> tuple[Graph, frozenset[str]]:
-    """Return a random dataflow of 1 to 8 operators, about `work` core-seconds a record."""
+    """Return a random dataflow of 1 to 8 operators, about `work` core-seconds per record."""
     number = draw.randint(1, 8)
     sources = [f"s{n}" for n in range(2 if draw.random() < 0.25 else 1)]
     operators = [Operator(name, Kind.SOURCE) for name in sources]

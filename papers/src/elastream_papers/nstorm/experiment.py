@@ -1,7 +1,7 @@
 """N-Storm's evaluation of task migration (section 5.2) on Spark, in paired blocks.
 
-In a block the same tasks move there and back in each way, in random order. A way's cost is the records missing against a
-local baseline until the first batch after the last landing. Tasks are state partitions, workers executors.
+In a block, each way moves the same tasks there and back; the ways run in random order. A way's cost is the records missing
+against a local baseline until the first batch after the last landing. Tasks are state partitions, workers executors.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from elastream_papers.nstorm.rig import CommittedBatch, Rig, Used
 from elastream_papers.nstorm.schemes import Cycles, Scheme
 
 DRAWS = 20  # draws of which the most even one is chosen: the paper requires an even distribution
-SHORT = Cycles(0.3, 0.05)  # all ways read the plan as often: late reading costs no throughput
+SHORT = Cycles(0.3, 0.05)  # all ways read the plan equally often: late reading costs no throughput
 BEFORE, AFTER = 3.0, 2.0  # seconds of the baseline before a re-deployment, and after the last landing
 LONGEST = 180.0  # seconds for all tasks to land: new executors start anew, cycles are up to 10 s
 
@@ -243,7 +243,7 @@ def _run_arm(rig: Rig, arm: Arm, chance: random.Random) -> Iterator[MoveWindow]:
         there = redeploy(before, rig.hosts, moves, chance)
         for number, way in enumerate(ways):
             if way.scheme is Scheme.EXECUTORS or not set(there.values()) <= set(rig.hosts):
-                before = rig.at  # hosts have other addresses now: what moves is drawn anew
+                before = rig.at  # hosts have new addresses, so draw the moves again
                 there = redeploy(before, rig.hosts, moves, chance)
             wanted = {task: before[task] for task in there} if number % 2 else there
             marks, warm = _window(rig, way, wanted, arm.seconds)

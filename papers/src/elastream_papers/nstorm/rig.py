@@ -219,7 +219,7 @@ class Rig:
     def close(self) -> None:
         self._cluster.close()
         if self._spark is not None:
-            with contextlib.suppress(Py4JError, PySparkException, OSError):  # its hosts are gone
+            with contextlib.suppress(Py4JError, PySparkException, OSError):  # its hosts no longer exist
                 self._spark.stop()
 
     def _works(self) -> bool:

@@ -31,7 +31,7 @@ class Scheme(StrEnum):
 
     # The query stops and starts again with the new placement.
     RESTART = "stop and restart"
-    # As RESTART, with a new driver and new executors. Who holds the follower restarts them.
+    # As RESTART, with a new driver and new executors. The owner of the follower restarts them.
     PROCESS = "restart of the job"
     # Executors that lose or gain a task are killed and replaced; the query continues on the others.
     EXECUTORS = "restart of executors"

@@ -58,7 +58,7 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """What a stretch showed.
+    """Measurements of a stretch.
 
     rates: records by second. asked: seconds of re-deployments. traffic: control bytes/s by kind. state: MB at the end.
     """
@@ -70,7 +70,7 @@ class Throughput:
 
     @property
     def total(self) -> float:
-        """Records a second, over all seconds."""
+        """Records per second, over all seconds."""
         return float(np.mean(self.rates))
 
     def degraded(self, baseline: float) -> dict[float, float]:
@@ -151,12 +151,12 @@ def run_all(
 
 
 def baseline(found: Mapping[Stretch, Throughput], keys: int) -> float:
-    """Return the records a second of the undisturbed stretch."""
+    """Return the records per second of the undisturbed stretch."""
     return next(each.total for stretch, each in found.items() if stretch.way == UNDISTURBED and stretch.keys == keys)
 
 
 def checks_of(found: Mapping[Stretch, Throughput], wrong: int) -> list[Check]:
-    """Return the bars of those pairs that were run."""
+    """Return the bars of the pairs that ran."""
     checks = [Check("counts that differ from a batch query's", wrong, "0", wrong == 0, "project's bar")]
     serious = {each: found[each].degraded(baseline(found, each.keys))[SERIOUS] for each in found}
 
@@ -187,7 +187,7 @@ def checks_of(found: Mapping[Stretch, Throughput], wrong: int) -> list[Check]:
 
 
 def _ratio(what: str, seconds: float, over: float, bar: float, source: str) -> Check:
-    if over == 0:  # nothing to be better than
+    if over == 0:  # no baseline to beat
         return Check(what, f"{seconds:.0f} of 0 s", f"<= {bar:g}", None if seconds == 0 else False, source)
     return Check.at_most(what, seconds / over, bar, source)
 

@@ -328,7 +328,7 @@ def run_case(case: OtdCase) -> OtdRun:
     table = np.array(rows)
     later = table[:, 0] > SETTLED
     late = float(table[table[:, 0] > LATE, 3].mean())
-    # A row describes the period that ends with it.
+    # A row describes the period that ends at its time.
     settled = (table[:, 0] - PERIOD / 2) % case.assumptions.interval > SETTLED
     return OtdRun(
         case,

@@ -52,7 +52,7 @@ class SteadyQuery:
     """A query whose batches follow each other without a pause.
 
     partner: work of a second stage, or nothing. rows: a batch. steps: mean work per record in the first stage (terms of
-    a harmonic number). skew: their Zipf exponent by partition. payload, sent: bytes a record to the first and the second
+    a harmonic number). skew: their Zipf exponent by partition. payload, sent: bytes per record to the first and the second
     stage.
     """
 
@@ -65,7 +65,7 @@ class SteadyQuery:
     sent: int = 0
 
     def weights(self) -> list[int]:
-        """Return steps a record, by partition."""
+        """Return steps per record, by partition."""
         share = np.arange(1, PARTITIONS + 1) ** -self.skew
         share = np.random.default_rng(SEED).permutation(share / share.mean())
         return [round(self.steps * each) for each in share]

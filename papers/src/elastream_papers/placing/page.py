@@ -17,8 +17,8 @@ from elastream_papers.placing import on_spark as spark
 
 MEASURED, QUICK_MEASURED = 15.0, 8.0  # seconds per placement: at least four batches; `quick` is a functional check
 PLACED, ROUNDS, QUICK_ROUNDS = 15.0, 60.0, 20.0  # seconds for placements at once and in rounds; both end when idle
-# OTD's load bounds, missing in the paper. In micro-batches even the busiest host waits for the driver: it is used to
-# between three quarters and nine tenths.
+# OTD's load bounds, missing in the paper. With micro-batches even the busiest host waits for the driver: its use is between
+# three quarters and nine tenths.
 HIGH, LOW = 0.75, 0.65
 
 # applications as in section 5.3, with host links: traffic so large that batches wait for links, or harmonic numbers that

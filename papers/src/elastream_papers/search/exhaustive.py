@@ -38,7 +38,7 @@ from elastream_papers.search.offers import (
     reached,
 )
 
-SORTED = 10_000  # combinations to sort by their bound; more would take the time
+SORTED = 10_000  # most combinations to sort by their bound; more would take the whole time limit
 WAYS = 1_000_000  # ways to place an operator's instances at once: 100 MB
 
 
@@ -124,7 +124,7 @@ class _Search:
             if not problem.min_hosts <= sum(counts) <= problem.max_hosts:
                 continue
             groups = self._groups(counts)
-            # Hosts with as much room at each speed as some that did not do, do not do.
+            # Hosts fail if their room at each speed is no larger than that of hosts that failed before.
             room = tuple(sorted((group.speed, group.cores, *group.fits.tolist()) for group in groups))
             if room in seen:
                 continue
@@ -196,7 +196,7 @@ class _Instances:
         self.full = self.possible * self.costs
         self.least = search.least_of(active)
         self.rows = np.flatnonzero(self.problem.placed).tolist()
-        # Cores that hosts must have: instances that hold none need none of theirs.
+        # Cores that hosts must have. Instances that reserve no cores need none.
         self.cores = np.where(self.problem.cores > 0, self.least, 0.0)
 
     def on(self, groups: Sequence[_Group]) -> Deployment | None:
@@ -254,7 +254,7 @@ class _Instances:
             return np.zeros((0, len(groups)), dtype=np.int64)
         ways = np.stack(np.meshgrid(*(np.arange(each + 1) for each in most), indexing="ij"), axis=-1)
         ways = ways.reshape(-1, len(groups))
-        # Without the slowest of them everything would be worked, too: it is of no use.
+        # All work would also be done without the slowest host, so it is useless.
         slowest = np.where(ways > 0, speeds, np.inf).min(axis=1)
         counts = ways.sum(axis=1)
         if number is not None:

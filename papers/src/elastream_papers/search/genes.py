@@ -121,7 +121,7 @@ class Genes:
         found = np.zeros(self.length, dtype=np.int64)
         found[: self.operators] = chance.integers(0, self.options)
         wanted = self._cores(found[: self.operators]) * chance.uniform(*FIRST)
-        # One type, or any: a mixture of all finds plans of one type late.
+        # One type, or all: random mixtures alone would find plans of one type late.
         types = [len(self.leased) + int(chance.integers(len(self.new)))] if self.new and chance.random() < 0.5 else []
         free = [row for row in range(len(self.leased)) if chance.random() < KEPT]
         free += range(len(self.leased), self.positions)
@@ -231,7 +231,7 @@ class Genes:
         for row, number in enumerate(chance.poisson(np.maximum(CHANGED[0], CHANGED[1] * used)).tolist()):
             held = np.flatnonzero(contents[row])
             for _ in range(number):
-                # An unused gene is as likely to be drawn as one of the used: most are unused in most plans.
+                # All unused genes together are as likely as one used gene, because most genes are unused.
                 at = int(chance.integers(len(held) + max(1, len(held) // 8))) if len(held) else 0
                 position = int(held[at]) if at < len(held) else int(chance.integers(self.positions))
                 contents[row, position] = self._changed(position, contents[row], chance)

@@ -138,7 +138,7 @@ def evolved(
         random_seed=settings.seed,
         suppress_warnings=True,
     )
-    # Of a population at a time, and anew of those that are kept: the penalty grows as they survive.
+    # Evaluate whole populations, survivors included: their penalty grows with each generation.
     search.cal_pop_fitness = lambda: fitness.of(search.population, search.generations_completed + 1)
     search.run()
     plan = genes.decoded(fitness.best)

@@ -28,7 +28,7 @@ class _Breeding(ValueCost):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _ = self.settings  # refuses what nothing can be found with
+        _ = self.settings  # raises for useless parameters
 
     @property
     def settings(self) -> GeneticSettings:
@@ -39,7 +39,8 @@ class _Breeding(ValueCost):
 class Genetic(_Breeding):
     """GA: a genetic search in every round (thesis, 4.7); parameters of `GeneticSettings`.
 
-    Starts anew if the plan in force misses the goal by far; else changes to it, and hosts' unpaid time, are costs.
+    Starts from random plans if the plan in force is far below the goal. Otherwise changes to it, and unpaid host time, cost
+    profit.
     """
 
     name: ClassVar[str] = "genetic"
@@ -81,7 +82,7 @@ class Exhaustive(ValueCost):
         """Return the best plan, with its proof if the time ends; CE's if none is feasible."""
         problem, conditions, now = request.situation.problem, request.situation.conditions, request.situation.deployment
         reached = score(problem, now, conditions).mean
-        # Above the goal nothing is saved before paid time ends, and the next queue would lease again.
+        # Above the goal, a release saves nothing before its paid time ends, and the next queue would lease a host again.
         spare = reached > self.throughput + self.tolerance and bool(request.due)
         if not _due(request) or (request.round and reached >= problem.goal.lowest and not spare):
             return answered(request, now)

@@ -313,7 +313,7 @@ class _Proof:
         while left and -left[0][0] > self.profit + ENOUGH and time.monotonic() < self.until:
             bound, _, (among, allowed) = heapq.heappop(left)
             children = _divided(self.problem, allowed)
-            if not children:  # nothing is relaxed any more: what is left is the solver's own gap
+            if not children:  # no relaxation is left: the remaining gap is the solver's own
                 closed = max(closed, -bound)
             for child in children:
                 solved = min(-bound, self._solved(among, child, len(left) + 2))

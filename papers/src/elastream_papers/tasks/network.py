@@ -65,7 +65,7 @@ class TaskNetwork(QueueNetwork):
 
     def advance(self, begin: float, end: float, pool: SimulatedHosts) -> None:
         if self.changing:
-            self._drain(begin)  # in any other consistency it changes at once
+            self._drain(begin)  # other consistency modes change at once
         if (working := min(self.epochs.values())) != self.grouped:
             self._grouped(working)
         steps = max(1, math.ceil((end - begin) / self.step - 1e-6))

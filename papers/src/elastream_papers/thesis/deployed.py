@@ -26,8 +26,8 @@ from elastream.units import ROUNDING
 from elastream_papers.harness.assumptions import assumed
 
 RUN, INSTANT = 12 * 3600.0, 300.0  # seconds of a run, and between two rounds (thesis, pp. 88 and 111)
-# Cores, speed of a core (EC2 compute units), GiB and $ an hour: us-east-1, 26 September 2013, the oldest list at hand. The
-# thesis names m1 and no price (p. 94).
+# Cores, speed of a core (EC2 compute units), GiB and $ an hour: us-east-1, 26 September 2013, the oldest available list.
+# The thesis names m1 and no price (p. 94).
 PRICES: Mapping[str, tuple[int, float, float, float]] = {
     "m1.small": (1, 1.0, 1.7, 0.06),
     "m1.medium": (1, 2.0, 3.75, 0.12),

@@ -41,7 +41,7 @@ COLUMNS = tuple(f"{policy} {minutes}" for policy in POLICIES for minutes in BTUS
 # permitted duration as a multiple of the service level (paper, metrics)
 LEVELS: Mapping[str, float] = {"real-time": 1.0, "near-real-time": 2.0, "relaxed": 5.0}
 SEEDS = tuple(range(1, 7))
-FEWER_SEEDS = SEEDS[:2]  # of what stands beside the judged runs
+FEWER_SEEDS = SEEDS[:2]  # of comparisons beside the judged runs
 # minutes to count instances: the paper's text on the two-level pattern has growth from minute 20 and a cut around minute 60
 TIMES: Mapping[str, tuple[float, float]] = {"20 to 30": (20, 30), "50 to 60": (50, 60), "65 to 75": (65, 75)}
 

@@ -49,7 +49,7 @@ class OperatorRow:
     follows: tuple[str, ...]
 
 
-# sensors: items a machine emits per tick, bytes an item
+# sensors: items a machine emits per tick, bytes per item
 TABLE_1: Mapping[str, tuple[int, int]] = {
     "availability_sensor": (5, 95),
     "production_data": (1, 12_500),
@@ -202,7 +202,7 @@ def loads(pattern: ArrivalPattern, seed: int) -> Mapping[str, Emissions]:
 
 
 def held_up(emitted: Mapping[str, Emissions], seed: int) -> Mapping[str, Emissions]:
-    """Return the items with random network delays: those sent meanwhile arrive at the end.
+    """Return the items with random network delays; items sent during a delay arrive at its end.
 
     The paper blames "short network delays due to other applications" for needless upscalings. Delays are not part of
     durations.

@@ -110,8 +110,8 @@ TABLES: Mapping[str, PaperTable] = {
 def implied_items(pattern: str, level: str, column: str) -> float:
     """Return how many items a run of the paper had, by one column of its table.
 
-    The penalties that it paid, over the penalty of an item, are its late items; over the late share, all items. Near 100 %
-    of compliance that is imprecise, as the paper prints whole percents.
+    Late items are the paid penalties over the penalty per item; all items are the late items over the late share. Near
+    100 % compliance this is imprecise, because the paper prints whole percents.
     """
     row = TABLES[pattern].rows
     penalties = row[f"{level} total cost"][column].mean - row["resource cost"][column].mean

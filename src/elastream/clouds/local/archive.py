@@ -88,7 +88,7 @@ class ClassArchive:
                 return "another process makes one"
             if self.file.exists():
                 return ""
-            for left in self.folder.parent.glob("making-*"):  # of a maker that was ended
+            for left in self.folder.parent.glob("making-*"):  # left by a killed maker
                 shutil.rmtree(left, ignore_errors=True)
             making = self.folder.parent / f"making-{secrets.token_hex(4)}"
             making.mkdir()
@@ -153,7 +153,8 @@ def archive_for(java: Path) -> ClassArchive | None:
 
 
 def options_for(file: Path) -> tuple[str, ...]:
-    # Mapped where it was made for, the JVMs of all hosts share its pages; anywhere else each would rewrite its own copy.
+    # JVMs of all hosts share the archive's pages at the address that it was made for; elsewhere each would rewrite its own
+    # copy.
     return (f"-XX:SharedArchiveFile={file}", "-XX:+UnlockDiagnosticVMOptions", "-XX:ArchiveRelocationMode=0")
 
 

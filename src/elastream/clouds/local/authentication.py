@@ -20,7 +20,7 @@ LOGS: Mapping[str, str] = MappingProxyType(
     }
 )
 
-# at the default level, an executor logs twenty lines a task: 7 KB a micro-batch, for months
+# at the default level, an executor logs twenty lines per task: 7 KB per micro-batch, for months
 QUIET = """\
 rootLogger.level = warn
 rootLogger.appenderRef.console.ref = console

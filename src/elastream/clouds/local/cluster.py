@@ -116,9 +116,9 @@ class SupervisorConnection:
         return reply
 
     def close(self, grace: float) -> None:
-        with contextlib.suppress(EnvironmentProblem):  # it has ended already, or hangs
+        with contextlib.suppress(EnvironmentProblem):  # the supervisor has ended already, or hangs
             self.ask("finish", grace=grace)
-        self._socket.close()  # at which it ends what it started, and itself
+        self._socket.close()  # the supervisor then ends all its processes, and itself
         try:
             self.process.wait(self._patience)
         except subprocess.TimeoutExpired:
@@ -443,7 +443,7 @@ class LocalCluster:
         if state["alive"]:
             return ""
         what = "the Spark master" if name == MASTER else f"the worker of host {name!r}"
-        # Killed by us it may have been waited for already, or not.
+        # After our kill, its exit status may have been collected already.
         how = "was killed" if state["exit"] in (None, -signal.SIGKILL) else f"ended with status {state['exit']}"
         return f"{what} {how}{log_excerpt(self.log(name), lines)}"
 

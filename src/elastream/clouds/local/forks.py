@@ -134,7 +134,7 @@ def _become_caller(
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 1
     except BaseException:
-        traceback.print_exc()  # where this goes on in its place: on its own streams
+        traceback.print_exc()  # the fork continues on the caller's own streams
     finally:
         os._exit(status)
 

@@ -21,9 +21,9 @@ from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Kind, Operator
 from elastream.policies.common.measures import frames_of_batch, known_mean, speeds_by_operator
 
-# Newest observations over which a rate is averaged: a single one may be that of a slow batch.
+# Newest observations over which a rate is averaged: a single one may show a slow batch.
 SAMPLES = 3
-# As many for what a window emits, as many as a simulated plant keeps.
+# Newest observations over which the selectivity of a window is averaged: all that a simulated plant keeps.
 LONGER = 40
 
 # Last known (core-seconds of speed 1 per record, records out per record in) by `operator.alternate`; NaN if unknown.
@@ -142,7 +142,7 @@ class CompositionWork:
             earlier = self.costs.get(name)
             runs = composition.alternate(operator) is alternate or composition.tables.get(operator.name, 0) > 0
             if earlier is not None and not runs:
-                continue  # the figure is of when it ran, and of the speeds of then
+                continue  # keep the cost from when it ran, measured at the host speeds of that time
             cost, emitted = frame.value(name, Metric.SERVICE_TIME), frame.value(name, Metric.SELECTIVITY)
             cost *= self._speed(operator.name)
             earlier = earlier or (math.nan, math.nan)

@@ -95,8 +95,8 @@ class Draft:
     def plan(self) -> list[Action]:
         """The actions, with one number of instances per operator.
 
-        Removals come where the first was, since others may need the room. Additions come where the last was, possibly on a
-        host leased until then.
+        Removals of an operator take the place of its first change, so that others find the room. Additions take the place
+        of its last change, after the lease of their host.
         """
         steps: dict[str, list[tuple[int, SetParallelism]]] = {}
         for at, action in enumerate(self.actions):

@@ -60,12 +60,12 @@ def next_allowance(records: Floats, seconds: Floats, allowance: int, batch_secon
     """Return the allowance after batches of `records` that lasted `seconds`, oldest first; shape (batches,) each.
 
     Costs follow from a Theil-Sen line, which resists stalled batches. It uses the lower quartile of the slopes, so noise is
-    not attributed to records. If all batches have about the same size, all time is. The function calls no others, because
-    the simulator compiles it.
+    not attributed to records. If all batches have about the same size, all time is attributed to records. The function
+    calls no others, because the simulator compiles it.
     """
     count = records.size
     if records[count - 1] < allowance and seconds[count - 1] < batch_seconds * IN_TIME:
-        return allowance  # whatever a batch costs, as in most rounds: `fixed + for_records` is no less than `batch_seconds`
+        return allowance  # most rounds end here: no estimate changes the limit after a batch that was neither full nor late
     slopes, pairs = np.empty(count * count), 0
     for a in range(count):
         for b in range(count):

@@ -1,7 +1,7 @@
 """The load's past in a policy's memory: rates and busy cores over time, lulls, and conclusions from earlier rounds.
 
-A host that starts for longer than a burst lasts serves none of it. So hosts stay for as long as earlier lulls lasted, and
-for a while after they came.
+A host that starts for longer than a burst lasts serves none of it. So hosts stay as long as earlier lulls lasted, and for a
+while after their start.
 """
 
 import math
@@ -17,9 +17,9 @@ from elastream.core.observation import Observation
 from elastream.policies.common.query_work import QueryWork, RecordWork
 from elastream.policies.forecasting.trend import Forecast, Surprises
 
-# Part of a need above which another one is like it; seconds for which needs and lulls are remembered.
+# Part of a need above which another need counts as similar; seconds for which needs and lulls are remembered.
 LIKE, MEMORY_S = 0.9, 1800.0
-# Hosts that came last, by which new ones are judged, and the share of them that came too late from which lulls count.
+# Number of newest hosts that are judged, and the share of late ones among them from which lulls count.
 JUDGED, TOO_LATE = 20, 0.5
 # Multiple of the longest lull for which hosts stay.
 MARGIN = 1.25
@@ -27,13 +27,14 @@ MARGIN = 1.25
 
 @dataclass(frozen=True, slots=True)
 class Lulls:
-    """Needs of the last half hour, and lulls between like ones.
+    """Needs of the last half hour, and lulls between similar ones.
 
     Attributes:
         needs: (last time, cores) of each need that none has reached since, oldest first; cores decrease.
         lulls: (time of its end, seconds) of each lull.
-        came: For the hosts that came last, True if the need for which one was requested had passed and records were late.
-        late: Time when records were last late. That some will be is not enough: they may be few once a burst is over.
+        came: For each of the newest hosts, True if its need had passed when it came and records were late.
+        late: Time when records were last late. Forecast lateness does not count: few records may be late once a burst is
+            over.
     """
 
     needs: tuple[tuple[float, float], ...] = ()
@@ -127,9 +128,9 @@ class LinearFit:
         return max(cores, min(cores + CERTAIN * error, proportional))
 
 
-# Part of a rate above which another one is like it; seconds for which hosts that did not suffice are avoided.
+# Part of a rate above which another rate counts as similar; seconds for which an insufficient number of hosts is avoided.
 LIKE_RATE, SHORTFALL_MEMORY_S = 0.9, 1800.0
-# The value of `shortfall` while hosts have always sufficed.
+# Value of `shortfall` as long as hosts have always sufficed.
 NEVER = (0.0, math.inf, -math.inf)
 
 
@@ -298,7 +299,7 @@ class LoadHistory:
         return self._with(needs=needs)
 
     def insufficient(self, time: float, rate: float) -> float:
-        """Return the cores that lately did not suffice for a rate like `rate`; 0 without any."""
+        """Return the cores that lately did not suffice for a similar rate; 0 if there are none."""
         cores, arrived, when = self.shortfall
         return cores if rate >= LIKE_RATE * arrived and time - when <= SHORTFALL_MEMORY_S else 0.0
 

@@ -24,7 +24,7 @@ def price_of_core(kind: HostType) -> float:
 
 
 def cheapest_type(context: Context, only: str | None = None) -> HostType:
-    """Return the type `only`, else the one with the lowest price per core, speed and second; of equals the smallest."""
+    """Return the type `only`, else the one with the lowest price per core, speed and second; ties go to the smallest."""
     if only is not None:
         return context.host_types[only]
     return min(context.leasable.values(), key=lambda kind: (price_of_core(kind), kind.cores))
@@ -73,7 +73,7 @@ def frames_of_batch(observation: Observation) -> tuple[Frame, ...]:
 
 
 def sum_of(frame: Frame, metric: Metric, names: Iterable[str]) -> float:
-    """As `total_of`, over the known values; NaN if none is."""
+    """Return the sum of the known values of `metric` over `names`; NaN if none is known."""
     return known_sum([frame.value(name, metric) for name in names])
 
 
@@ -145,7 +145,7 @@ def decision_figures(observation: Observation) -> dict[str, float]:
     }
 
 
-# Seconds for moving tasks off a host: state partitions move one a batch.
+# Seconds for moving tasks off a host: state partitions move one per batch.
 DRAIN_S = 30.0
 
 

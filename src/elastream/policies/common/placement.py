@@ -15,7 +15,7 @@ from elastream.core.observation import Observation
 from elastream.policies.common.measures import host_capacity
 from elastream.units import ROUNDING
 
-# Part of the highest load by which an exchange of tasks must beat a single move, and any step no step.
+# Part of the highest load that an exchange must gain over a single move, and any step over none.
 PREFERENCE = 0.002
 # Busy cores up to which an operator counts as idle.
 IDLE = 1e-9
@@ -148,7 +148,7 @@ def _level(place: Integers, weights: Floats, cores: Floats) -> tuple[list[tuple[
         tasks = np.flatnonzero(at == fullest)
         others = np.flatnonzero(at != fullest)
         empty = np.setdiff1d(np.arange(len(cores)), [fullest])
-        # Rows: a task of the fullest host. Columns: another host without return, or a task of another host in exchange.
+        # Rows: a task of the fullest host. Columns: a move to another host, or an exchange for a task of another host.
         hosts = np.concatenate([empty, at[others]])
         back = np.concatenate([np.zeros(len(empty)), weights[others]])
         change = weights[tasks][:, None] - back[None, :]

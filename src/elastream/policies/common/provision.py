@@ -27,7 +27,7 @@ from elastream.units import ROUNDING
 TARGET_UTILISATION = 0.7
 # Most windows of a load when its peak is computed; a longer load has longer windows.
 MOST_WINDOWS = 500_000
-# Seconds of a minute or more whose work a record is compared with that of others.
+# Shortest period over which the work per record is averaged, to compare periods (seconds).
 MINUTE_S = 60.0
 
 At: TypeAlias = Literal["peak", "mean"]
@@ -204,7 +204,8 @@ class Work:
         self._window = window or 0.0
         self._time = self._known_time = self._cores = self._records = self._arrived = self._peak = 0.0
         self._past = deque([(0.0, 0.0)])
-        # Begin, cores and records of the present minute; records, and the first two moments of the work, of earlier ones.
+        # Of the present minute: begin, work and records. Of earlier minutes: records, and the first two moments of the
+        # work.
         self._minute, self._moments = (0.0, 0.0, 0.0), (0.0, 0.0, 0.0)
 
     def add(self, time: float, offered: float, processed: float, busy: float) -> None:
@@ -263,7 +264,7 @@ class Work:
         return work
 
     def provision(self, type: HostType, more: float = 0.0) -> Provision | None:
-        """Return the hosts that the load's peak fills; None while unknown. more: part by which a record works more."""
+        """Return the hosts that the load's peak fills; None if unknown. more: relative increase of the work per record."""
         if not self._records > 0 or not self._known_time > 0:
             return None
         rate = self._peak
@@ -312,7 +313,7 @@ def _packed(layout: Layout, type: HostType, instances: Mapping[str, int]) -> int
             )
         if operator.cores <= 0 and operator.memory <= 0:
             continue
-        since = 0  # hosts before this one have no room for another of this operator
+        since = 0  # earlier hosts have no room for another instance of this operator
         for _ in range(instances[name]):
             while since < len(room) and not room[since].takes(operator):
                 since += 1

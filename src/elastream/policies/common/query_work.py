@@ -12,8 +12,8 @@ from elastream.dataflow.operators import Kind
 from elastream.dataflow.stages import Layout, Segment
 from elastream.policies.common.measures import sum_of, total_of
 
-# Batches of the queries take turns, so one round shows the work of one query, and the next that of another. Work is counted
-# from commit to commit: over so many rounds with commits. Rounds are kept for so many seconds.
+# Rounds with commits over which work is counted, and seconds for which rounds are kept. Queries take turns, so that each
+# round shows the work of another query. Work is therefore counted from commit to commit.
 COMMITS, KEPT_S = 4, 600.0
 
 
@@ -58,7 +58,7 @@ class QueryWork:
         segments = observation.context.layout.segments
         names = tuple(segment.name for segment in segments)
         if before is not None and before.names != names:
-            before = None  # queries that are watched come and go
+            before = None  # the set of watched queries changes
         times = np.array([time for time, _ in frames])
         figures = np.zeros((5, len(names), times.size))
         if times.size:
@@ -71,7 +71,7 @@ class QueryWork:
         for batch in observation.batches if times.size else ():
             if batch.segment in names and (since is not None or times[0] <= batch.end):
                 place = names.index(batch.segment), min(int(times.searchsorted(batch.end)), times.size - 1)
-                rated = figures[(2, *place)]  # of records that a batch read several times, their number is unknown
+                rated = figures[(2, *place)]  # unknown if a batch read records several times
                 figures[(3, *place)] += batch.records if batch.records == batch.records else np.nan_to_num(rated)
         if before is not None:
             first = int(before.times.searchsorted(observation.time - KEPT_S))
@@ -89,7 +89,7 @@ class QueryWork:
         for row, (first, end) in spans.items():
             each[row] = _ratio(cores[row, first:end], done[row, first:end])
         now = self.times.size
-        # Of the mix that arrives a query tells nothing that has had no records for a while.
+        # A query without records for a while says nothing about the mix that arrives now.
         busy = [first for row, (first, end) in spans.items() if end >= now - 1 or np.nansum(arrived[row, end:]) > 0]
         since = min(busy, default=0)
         if not used or any(each[row] != each[row] or np.isnan(arrived[row, since:]).all() for row in used):
@@ -99,7 +99,7 @@ class QueryWork:
         offered, total, work = came, sum(read), 0.0
         for row in rows:
             if before[row] and not read[row] and (passed := sum(went[earlier] for earlier in before[row])) > 0:
-                # What a query that falls behind has not passed on is on its way.
+                # Records that a late query has not passed on yet are still to come.
                 offered[row] *= sum(offered[earlier] for earlier in before[row]) / passed
             work += offered[row] * each[row]
         if not work > 0 or not total > 0:
@@ -139,7 +139,7 @@ def _before(layout: Layout, segment: Segment) -> list[str]:
 
 
 def _span(done: Floats) -> tuple[int, int]:
-    """Return the first row that tells a query's work, and the end."""
+    """Return the first row that shows a query's work, and the end."""
     commits = np.flatnonzero(done > 0)
     if not commits.size:
         return done.size, done.size

@@ -89,7 +89,7 @@ def service_levels(context: Context) -> dict[str, float]:
 
 
 def fixed_queue(context: Context) -> str:
-    """Return why adding instances where records wait does nothing; empty if it helps some query."""
+    """Return why more instances would help no query with waiting records; empty if they help one."""
     if not context.scalable:
         return "no operator of the dataflow can have more instances, and it adds nothing else"
     if context.layout.unchained or len(fixed := _fixed_queries(context)) < len(context.layout.segments):
@@ -101,7 +101,7 @@ def fixed_queue(context: Context) -> str:
 
 
 def fixed_waits(observation: Observation, above: float) -> tuple[str, ...]:
-    """Return a remark for each query whose more than `above` waiting records no instance can help."""
+    """Return a remark for each query with more than `above` waiting records that no further instance would help."""
     context = observation.context
     remarks = []
     for segment in () if context.layout.unchained else _fixed_queries(context):

@@ -36,7 +36,8 @@ MORE, LEAST_GAIN = 1.5, 0.25
 HALF = 0.5
 # Seconds without further hosts after a low gain: enough for caches, skew and state on its way to change.
 REST_S = 300.0
-# Part of the cores that state partitions can fill from which their number is the limit, and not source, sink or driver.
+# Busy part of the cores that state partitions can fill. From this part on their number is the limit, not source, sink or
+# driver.
 FILLED = 0.5
 # Multiple of its stage's mean from which the remark names the heaviest partition instead of their number.
 HEAVY = 2.0
@@ -110,7 +111,7 @@ def within_reach(
     """Limit `need` to what state partitions can keep busy, if they cannot process the rate.
 
     Counts their number, and their lowest weight in the last `ROUNDS` rounds, because one long task says little. The reason
-    is given once the limit has held for as many rounds.
+    is given once the limit has held for `ROUNDS` rounds.
 
     Returns:
         The limited need, the history after this round, and the reason, or empty.
@@ -128,7 +129,7 @@ def within_reach(
     if not base > bound.cores:
         return need, history, ""
     history = replace(history, rounds_beyond=rounds_beyond + 1)
-    # First records, those of small batches and of new hosts cost far more than later ones: no reason is given by them.
+    # The first records cost far more than later ones, as do those of small batches and new hosts: they prove no limit.
     proven = history.rounds_beyond >= ROUNDS and (load.declares or not load.cold)
     return min(need, bound.cores), history, bound.why if proven else ""
 
@@ -149,8 +150,8 @@ def after_trial(
 ) -> tuple[LoadHistory, str]:
     """Judge the gain of hosts that came after a query fell behind.
 
-    With `MORE` times the cores, their gain over a window decides before more are leased. Without any, none are leased for
-    half an hour.
+    Once there are `MORE` times the cores, their gain over a window decides if more hosts are leased. Without a gain, none
+    are leased for half an hour.
 
     Returns:
         The history after this round, and why no hosts are leased beyond the metered work, or empty.

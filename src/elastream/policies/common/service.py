@@ -21,14 +21,14 @@ from elastream.policies.common.load_history import FIRST_BATCHES, LoadHistory
 LOADED_S = 0.5
 # Multiple of the cores that records need: where batches are at their limit a queue never shrinks.
 MARGIN = 1.03
-# Batches that are remembered: the newest of each size (by factors of the root of 2) on the same cores, and most in all.
-# Loaded and light ones count apart, so that light ones never displace loaded ones.
+# Most batches that are remembered: of each size (by factors of the root of 2) on the same cores, and in all. Loaded and
+# light batches are counted separately, so that light ones never displace loaded ones.
 OF_A_SIZE, COUNTED = 8, 128
 # Age from which a batch no longer counts, if enough younger ones are loaded (seconds).
 FORGOTTEN_S = 3600.0
-# Newest batches, which say how much more or less records need than the line says.
+# Newest batches, whose deviation from the line corrects it.
 NEWEST = 16
-# Seconds after hosts came for which batches are not like later ones: executors compile, and have no quota yet.
+# Seconds for which batches on new hosts are not representative: executors compile, and have no quota yet.
 SETTLING_S = 10.0
 # Least part of a batch's fixed seconds that its records get.
 LEAST_PART = 0.1
@@ -49,12 +49,12 @@ class Service:
     """Service of a dataflow's hosts.
 
     Attributes:
-        shown: (seconds, units of work per core, about the cores of the hosts, begin) of batches of all sizes, oldest first.
+        shown: (seconds, units of work per core, rounded cores of the hosts, begin) of batches of all sizes, oldest first.
         waits: Seconds from the begin of the batch before to the end of each of the last batches, at most the age of the
             oldest record.
         shortest: Seconds of the shortest batch; inf before the first.
         running: Composition that all batches of `shown` ran.
-        capacity: About the cores of the hosts in the last round; NaN before.
+        capacity: Rounded cores of the hosts in the last round; NaN before.
     """
 
     shown: tuple[tuple[float, float, float, float], ...] = ()
@@ -125,10 +125,10 @@ class Service:
         return replace(self, shown=_of_all_sizes(shown), waits=tuple(waits[-RECENT:]), shortest=shortest)
 
     def needs(self, target: float, limit: float | None, least: float = 0.0, margin: float = MARGIN) -> Floats:
-        """Return the core-seconds of hosts for a unit of work, by each batch that tells; none if unknown.
+        """Return the core-seconds of hosts for a unit of work, by each batch that shows it; none if unknown.
 
         Args:
-            limit: Seconds to which batches are limited. None: a batch takes all that waits, within the target latency.
+            limit: Seconds to which batches are limited. None: a batch takes all waiting records, within the target latency.
             least: Core-seconds that a unit of work keeps busy. A line shows less if larger batches ran later, on compiled
                 code.
         """
@@ -154,11 +154,11 @@ class Service:
         late = every[every[:, 3] >= every[-1:, 3] - FORGOTTEN_S]
         every = late if _tells(late) else every
         newest = every[every[:, 2] == every[-1:, 2]]
-        groups = [newest, every] if _tells(newest) else [every]  # few may be of a round in which hosts came or went
+        groups = [newest, every] if _tells(newest) else [every]  # a few may be from a round in which hosts changed
         return [each for each in groups if len(each) >= LEAST_COUNTED]
 
     def _lines(self, groups: Sequence[Floats], least: float) -> Iterator[tuple[Floats, BatchLine]]:
-        """Yield groups that tell fixed time and work apart, with their lines."""
+        """Yield the groups that separate fixed time from work, with their lines."""
         for each in groups:
             line = BatchLine.of(each[:, 1], each[:, 0], self.shortest)
             if line.each < least:
@@ -176,8 +176,8 @@ class Service:
             in_a_row: Queries that a record passes, at most. It waits for a batch of each, and one more.
         """
         if (turns := in_a_row + 1) > 2:
-            # Batches behind a durable edge have no limit: they take what a backlog has left, so that no length is usual.
-            # While one query's batch is planned the tasks of another run, so that fixed times cost no cores.
+            # Batches behind a durable edge have no limit: they take the whole backlog, so their length varies. While one
+            # query plans a batch, tasks of another run, so that fixed times cost no cores.
             waits = target * turns / (turns + 1) if limit is None else max(turns * limit, target / 2)
             return max(0.0, target - waits)
         if limit is not None:

@@ -28,8 +28,8 @@ ROUNDS = 3
 GROWTH = 0.02
 # Most by which capacity grows at once because it did not suffice (HPA: at most doubled).
 MOST_GROWTH = 2.0
-# Seconds after which a query counts as started, if it has ended no micro-batch by then or reports none; the second, if its
-# first one still runs, which starts everything.
+# Seconds after which a query counts as started although it reports no ended micro-batch. The second value applies while its
+# first batch still runs, which starts everything.
 FIRST_BATCHES_S, LONG_FIRST_BATCH_S = 30.0, 120.0
 # Part of the target latency that records may wait in queues; the rest is for processing and the next round.
 WITHIN = 0.5
@@ -160,7 +160,7 @@ class SizingInputs:
 
     @once
     def waiting(self) -> float:
-        """Known queued records by the work that they have ahead; NaN if none is known."""
+        """Known queued records, weighted by their remaining work; NaN if none is known."""
         record = self.history.record
         return self.backlog if record is None else waiting_work(self.observation, record)
 
@@ -181,7 +181,7 @@ class SizingInputs:
 
     @once
     def late(self) -> bool:
-        """True if the latency is above target, or will be once the backlog is processed, and hosts may mend that."""
+        """True if the latency is above target, or will be once the backlog is processed, and more hosts may help."""
         target, latency = self.observation.context.target_latency, self.observation.latency().value
         # The latency is that of the last records: outdated if nothing arrives and nothing is queued.
         stale = self.arriving == 0 and not self.backlog > 0
@@ -195,7 +195,7 @@ class SizingInputs:
         """Ratio of arriving to processed records of the query furthest behind, from 1 to `MOST_GROWTH`.
 
         A query is behind if its backlog grew in each of the last `ROUNDS` rounds. With more than two micro-batches
-        waiting, the growth of the queue gives the processed rate. 1 if hosts mend nothing.
+        waiting, the growth of the queue gives the processed rate. 1 if more hosts would not help.
         """
         frames, ratio = self._rounds, 1.0
         if self.observation.beyond_hosts:

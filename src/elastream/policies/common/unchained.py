@@ -79,7 +79,7 @@ def needs_of(
     for unit in units:
         name = unit.name
         speed, slowest = speeds.get(name, anywhere)
-        own = (unit.cores or 1.0) * slowest  # each takes as many records as the others
+        own = (unit.cores or 1.0) * slowest  # instances get equal shares of the records, so the slowest host counts
         cost, busy = costs[name], frame.value(name, Metric.BUSY_CORES) * speed
         if math.isnan(offered[name]):
             continue
@@ -118,7 +118,7 @@ def may_reduce(
 ) -> bool:
     """Return True if a host is due back and the free cores would suffice for its instances."""
     if observation.draining:
-        return True  # what is on those counts as free room as soon as they are empty
+        return True  # once these hosts are empty, the room on them counts as free
     reserved = sum((instances[unit.name] - surplus.get(unit.name, 0)) * unit.cores for unit in units)
     whole, least = observation.usable_cores
     free = whole - reserved
@@ -214,7 +214,7 @@ def _may_fit(draft: Draft, by_name: Mapping[str, Unit], left: Mapping[str, int])
     """Return by host: True if the free cores suffice for its instances, less `left` ones."""
     free = draft.free_cores[draft.ready & ~draft.closed].sum()
     surplus = math.fsum(max(0, count) * by_name[name].cores for name, count in left.items() if name in by_name)
-    # What a host's instances take must fit on what is free of the others.
+    # The instances of a host must fit into the free cores of the other hosts.
     return np.asarray(draft.cores <= free + surplus + 1e-6)
 
 

@@ -52,7 +52,7 @@ class InstanceActions:
         while len(moves) < share:
             giver = max(by_host, key=lambda each: self._load(each, len(by_host[each])))
             if not self._load(giver, len(by_host[giver])) > self._load(host, len(moves) + 1):
-                break  # as many hosts as tasks, and none of them slower than this one
+                break  # no other host has more load per capacity than this one would get
             moves.append(MoveTask(by_host[giver].pop(), host, why=why))
         return moves
 
@@ -306,9 +306,9 @@ class E2df(Policy):
 
     def rules(self, observation: Observation, spread: bool) -> HierarchyRules:
         context = observation.context
-        # A host that shuts down still counts for the plant, and no more for the infrastructure manager.
+        # A host that shuts down still counts for the plant, but no longer for the infrastructure manager.
         ending = sum(lease.state is HostState.RELEASING for lease in observation.leases.values())
-        # Until the first placement, R_init hosts must be there, whatever is spare.
+        # Until the first placement, R_init hosts are needed, however many slots are spare.
         spare = self.spare if spread else max(self.spare, self.initial - len(observation.tasks))
         return HierarchyRules(
             OperatorRules(self.scale_out, self.scale_in, self.seed),
@@ -340,7 +340,7 @@ class E2df(Policy):
             # Without a host manager here, the application may use every host.
             state = self._begin(observation, snapshot, rules, state)
         if own and (wanting := self._wanting(observation, snapshot)):
-            # A free slot is of use only on a host that holds none of its tasks: one more is leased, and none given back.
+            # An operator can use a free slot only on a host without its tasks. So lease one more host, and release none.
             free = int(np.bincount(snapshot.hosts.region, np.maximum(snapshot.spare, 0)).max(initial=0))
             scaling = InstanceActions(observation, snapshot)
             lacks = not observation.coming and any(not scaling.without(name) for name in wanting)
@@ -431,7 +431,7 @@ class E2df(Policy):
     ) -> list[Action]:
         leases = {host: observation.leases[host] for host in snapshot.hosts.names}
         ordered = state.infrastructure.hosts
-        # Its application sends the instances of a host elsewhere; the drain then keeps the plant from putting others there.
+        # The application moves the instances off the host; the drain keeps the plant from placing others there.
         left = {snapshot.hosts.names[int(snapshot.instances.host[shift.instance])] for shift in plan.shifts}
         actions: list[Action] = [
             CancelDrain(host, why="it was not left in time, or its application is critical")
@@ -444,7 +444,7 @@ class E2df(Policy):
             if leases[host].state is HostState.RUNNING
         ]
         if hosts_too:
-            # Whatever is leased and not on the region's order goes, also what an earlier release did not rid us of.
+            # Release every leased host that is not on the region's order, also if an earlier release had no effect.
             actions += [
                 ReleaseHost(host, why="no application holds it, and it is not needed as spare")
                 for host in leases

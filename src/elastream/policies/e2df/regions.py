@@ -84,7 +84,7 @@ def survey(rules: RegionRules, snapshot: Snapshot, withheld: Booleans) -> Survey
     idlest = np.full(regions, -1, dtype=np.int64)
     by_use = np.flatnonzero(measured)
     by_use = by_use[np.argsort(-hosts.cpu[by_use], kind="stable")]
-    idlest[hosts.region[by_use]] = by_use  # the last written, the least used, stays
+    idlest[hosts.region[by_use]] = by_use  # the last assignment wins: the least used host
     return Survey(np.maximum(-excess, 0), release, drain, mean, idlest, empty)
 
 

@@ -247,7 +247,7 @@ def _running_instances(observation: Observation, hosts: LeasedHosts) -> Instance
     turns = [*shares, *(_instances(observation, row) for row in floating(observation))]
     own_turn: Floats | None = None
     if not context.layout.unchained:
-        # A turn of unknown length is none: what no meter sees of it is in the busy cores of the others.
+        # A turn of unknown length counts as 0: its unmetered work is in the busy cores of the others.
         lengths = [float(np.nan_to_num(part[3]).max()) for part in turns]
         late = _never_idle(observation)
         whole = max(1.0, sum(lengths)) if late else sum(lengths)

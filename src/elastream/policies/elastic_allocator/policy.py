@@ -74,7 +74,7 @@ def columns(needs: ArrayLike, base: ArrayLike, capacities: ArrayLike) -> tuple[F
 class Matching:
     place: Integers  # host of each task
     trials: int  # pairs of task and host tried
-    rest: int  # tasks spread over light hosts for want of trials or room
+    rest: int  # tasks spread over light hosts for lack of trials or room
 
 
 def levels(used: Floats) -> Integers:

@@ -91,7 +91,7 @@ class Selector:
     """Selection of the alternate of `operator` for each key.
 
     Attributes:
-        bound: Error above which the chooser is asked again, for keys without an entry in `bounds`.
+        bound: Error above which the method is chosen again, for keys without an entry in `bounds`.
         bounds: The same bound by key.
     """
 
@@ -242,7 +242,7 @@ def _lists(value: Any) -> Any:
 class SelectorSink(Observer):
     """Sink for errors that chooses each key's alternate with `selector` and writes key tables.
 
-    It also observes the run, which tells it the run's folder:
+    As an observer it learns the run's folder:
 
         chooser = SelectorSink(selector, key="customer", period="hour", method="method", error="error", vector="deviations")
         errors.sink(chooser) run(flow, ..., observers=(chooser,))
@@ -304,7 +304,7 @@ class SelectorSink(Observer):
                     continue
                 self._judged[key] = period
                 if method != self._running.get(key, method):
-                    continue  # what ran before the last choice: no reason to choose again
+                    continue  # an error of the previous method is no reason to choose again
                 deviations = json.loads(vector) if isinstance(vector, str) else vector
                 self._running[key] = self._selector.next(key, method, error, deviations)
             if self._running != before and self._tables is not None:

@@ -95,7 +95,7 @@ class TimeSeries:
             means = self.means.copy()
             means[-1] = total / count
             return replace(self, means=means, newest_sum=(total, count))
-        if not self.means.size or number - newest > KEPT * FOLDED ** (PARTS - self.part):  # all would be forgotten
+        if not self.means.size or number - newest > KEPT * FOLDED ** (PARTS - self.part):  # earlier bins are too old
             return TimeSeries(self.width, number, np.array([value]), (value, 1), self.part)
         means = np.append(self.means, np.full(number - newest, math.nan))
         means[-1] = value

@@ -12,7 +12,7 @@ import numpy as np
 
 from elastream.core.frames import Floats, Integers
 
-# Seconds for which a surprise counts: long against the start of a host, short against a day.
+# Seconds for which a surprise counts: long compared with the start of a host, short compared with a day.
 MEMORY_S = 7200.0
 # Surprises of a size within MEMORY_S after which another one is expected: a single one is no pattern.
 RECURS = 2
@@ -100,7 +100,7 @@ class Forecast:
 
     Attributes:
         slope: Growth per second; 0 if uncertain.
-        error: Standard error of `expected`, as a mean over the period asked for.
+        error: Standard error of `expected`, as a mean over the requested period.
     """
 
     level: float
@@ -127,7 +127,7 @@ def _of_points(times: list[float], values: list[float], horizon: float, over: fl
     if not values:
         return Forecast(math.nan, math.nan, math.nan, math.nan)
     if values.count(values[0]) == len(values):
-        level = values[0]  # as what follows would find, at once: idle rounds are most rounds of a quiet run
+        level = values[0]  # a shortcut with the same result: most rounds of a quiet run are idle
         independent = min(_independent(times, over), len(times))
         return Forecast(level, 0.0, level, FLOOR * level / math.sqrt(independent))
     times, values = _since_jump(times, values)
@@ -142,7 +142,7 @@ def _of_points(times: list[float], values: list[float], horizon: float, over: fl
     noise = max(_deviation(levels), FLOOR * _median(values))
     mean = sum(since) / len(since)
     slope_error = noise / math.sqrt(sum((time - mean) ** 2 for time in since))
-    if abs(slope) <= SURE * (1 + 4 / (len(times) - 2)) * slope_error:  # few points tell little of their own noise
+    if abs(slope) <= SURE * (1 + 4 / (len(times) - 2)) * slope_error:  # few points say little about their own noise
         recent = [value for time, value in zip(since, values, strict=True) if time >= -over] if over > 0 else values[-1:]
         level = _median(recent if len(recent) >= 3 else values[-3:])
         return Forecast(level, 0.0, level, noise / math.sqrt(independent))

@@ -423,7 +423,7 @@ def look_ahead(
         holds = _short(without, problem.goal) <= _short(schedule, problem.goal)
         if holds and without.worth > schedule.worth + ROUNDING:
             schedule = without
-        elif len(names) > 1:  # some of them may go all the same
+        elif len(names) > 1:  # some of them may still be released
             left += [names[len(names) // 2 :], names[: len(names) // 2]]
     return schedule
 

@@ -102,7 +102,7 @@ class LookAhead(ValueCost):
             raise InputError(f"step is {self.step:g} s and horizon {self.horizon:g} s; 0 < step <= horizon is needed")
         if not 0 < self.renew < math.inf:
             raise InputError(f"renew is {self.renew:g} s; it must be above 0 and end")
-        _ = self.forecaster  # refuses what there is not
+        _ = self.forecaster  # raises for an unknown forecaster
 
     @property
     def forecaster(self) -> Forecaster:
@@ -134,7 +134,7 @@ class LookAhead(ValueCost):
             request.situation.problem, request.observation.time, self.horizon, request.situation.deployment, deployment
         )
         result = answered(request, deployment, replace(own, done=done, enacted=deployment))
-        if why:  # what the moment is like says little of a plan for what comes
+        if why:  # present figures say little about a plan for later
             result = replace(
                 result, why=why, remarks=loss(request.situation.problem, deployment, conditions) if request.priced else ()
             )
@@ -254,7 +254,7 @@ class Plasticc(LookAhead):
         assert schedule is not None
         deployment = due(schedule, now, request.pace)
         if any(not host.name for host in deployment.hosts):
-            own = replace(own, schedule=None)  # from the next round on they are leased hosts, and planned with
+            own = replace(own, schedule=None)  # from the next round on, the plan contains them as leased hosts
         stage = [each for each in schedule.stages if each.time <= now + request.pace / 2][-1:]
         why = "; ".join(stage[0].why[:REASONS_SHOWN]) if stage else ""
         return self._concluded(request, own, deployment, remarks, why or "for what is foreseen")

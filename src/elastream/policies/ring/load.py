@@ -134,12 +134,12 @@ class RingLoad:
         tasks = min(tasks, max(0.0, 1 - self.largest / max(self.behind.values(), default=1.0)))
         hosts_needed = 0.0
         if any(seconds >= self.late for seconds in self._queued.values()):
-            # What waits is to become less: the records of a batch are to take that part of their time.
+            # To reduce the backlog, a batch may take only this part of the time in which its records arrived.
             ratio = max(self._ratios.values(), default=1.0)
-            part = 1 / ((1 + gain) * ratio) if ratio > 0 else 1.0  # where nothing arrives, whatever is done is enough
+            part = 1 / ((1 + gain) * ratio) if ratio > 0 else 1.0  # without arrivals, any capacity suffices
             hosts_needed = 0.0 if part >= 1 else hosts * tasks / (part - (1 - tasks)) if part > 1 - tasks else math.inf
         if self._batch >= self.late:
-            # A batch takes what came during the one before it: rest / (1 - tasks) seconds.
+            # A batch takes the records that arrived during the previous one: rest / (1 - tasks) seconds.
             room = 1 - self._batch * (1 - tasks) / ((1 - gain) * self.late)
             hosts_needed = max(hosts_needed, hosts * tasks / room if room > 0 else math.inf)
         return hosts_needed

@@ -164,7 +164,7 @@ class Round:
         actions += [*changes, *emptied(self.observation)]
         return Plan(tuple(actions), memory, remarks=tuple(self.remarks), unknown=self.unknown)
 
-    # -- what holds ----------------------------------------------------------------------------------------------------
+    # -- memory --------------------------------------------------------------------------------------------------------
 
     def _updated_memory(self) -> RingMemory:
         now, before = self.observation.time, self.before or RingMemory(self.observation.time)
@@ -172,7 +172,7 @@ class Round:
         high = {h: before.high.get(h, now) for h in levels if levels[h] >= policy.cpu_high and queues[h] >= self.queue_high}
         low = {h: before.low.get(h, now) for h in levels if levels[h] <= policy.light and queues[h] <= self.queue_low}
         hosts = frozenset(self.observation.usable)
-        # What is on its way runs where it was: use of CPU is of that, and not of the hosts that it is placed on.
+        # Partitions that move still run on their old hosts, so CPU use belongs to those, not to the planned hosts.
         moving = any(task.operator in self.rings for task in self.observation.moving)
         moving = moving or any(not self.observation.follows(name, ring) for name, ring in self.rings.items())
         changed = now if moving or (self.before is not None and hosts != before.hosts) else before.changed
@@ -339,7 +339,7 @@ class Round:
             else:
                 self._explain_indivisible(host)
                 if self.load.one_queue:
-                    return []  # a query is as slow as its slowest host: it would gain nothing by more for the others
+                    return []  # a query is as slow as its slowest host: more capacity beside the others would not help
         return self._leases(stuck)
 
     def _is_doubtful(self, host: str) -> bool:
@@ -363,7 +363,7 @@ class Round:
         )
         for name in by_load:
             if self.rings[name].successors(hosts[0], len(hosts) - 1) != hosts[1:]:
-                continue  # its tokens were set by somebody else, in another order of hosts
+                continue  # another program set its tokens, in another order of hosts
             if (cut := self._balanced_arc(name, hosts)) is None:
                 continue
             arc, owned = cut
@@ -378,8 +378,8 @@ class Round:
         return None
 
     def _balanced_arc(self, operator: str, hosts: tuple[str, ...]) -> tuple[Arc, tuple[int, ...]] | None:
-        """Return neighbours from `hosts` on that share their partitions anew, with numbers; None if nothing helps."""
-        # With the policy's `cut` of "load", as many more hosts behind these as it takes.
+        """Return neighbours from `hosts` on to redistribute partitions among, with new numbers; None if nothing helps."""
+        # With `cut` "load", includes further hosts behind these until the change helps.
         ring = self.rings[operator]
         arc = self._arc_of(operator, ring, hosts)
         owned = self._cut(arc)
@@ -465,10 +465,10 @@ class Round:
                 return []
             missing = math.ceil(enough - len(observation.usable) - ROUNDING)
             if missing <= 0:
-                return []  # what waits becomes less
+                return []  # the backlog shrinks already
         why = f"{', '.join(hosts)} overloaded, and no light host would relieve {'it' if len(hosts) == 1 else 'them'}"
         room = context.max_hosts - len(observation.leases)
-        # Each that joins takes a part of one host: of many at once most would join behind one another.
+        # A joining host takes over a part of one host. Of many at once, most would only split each other's parts.
         missing = min(missing, max(AT_ONCE, len(observation.usable)))
         leases = min(missing, max(0, room))
         if leases < missing:

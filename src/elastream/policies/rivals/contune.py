@@ -27,7 +27,7 @@ NOISE = 1e-6
 
 @dataclass(frozen=True)
 class ContTune(Rival):
-    """Double what falls behind; else have the least number whose predicted capacity suffices, near one tried before.
+    """Double the instances of a late operator; else use the least number near a tried one with enough predicted capacity.
 
     An operator falls behind if more records wait than arrive in an interval (the paper leaves its big step open). Otherwise
     a Gaussian process over the tried numbers predicts the processing ability. The least number that reaches the rate is
@@ -36,7 +36,7 @@ class ContTune(Rival):
     Args:
         alpha: Largest distance to a number tried before; not fixed by the paper.
         interval: Time between decisions, and of the rates behind one (seconds); that of DS2.
-        warm_up_time: Intervals after a change that count for nothing; that of DS2.
+        warm_up_time: Intervals after a change that are ignored; that of DS2.
     """
 
     alpha: int = 3

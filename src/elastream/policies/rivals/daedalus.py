@@ -20,11 +20,12 @@ from elastream.units import format_rate
 
 # Seconds without processing after a rescaling up and down; seconds of records read again from the last checkpoint.
 DOWN_UP_S, DOWN_DOWN_S, CHECKPOINT_S = 30, 15, 10
-# Seconds after a rescaling in which nothing changes, in which it changes only if it must, and whose samples do not count.
+# Seconds after a rescaling without any change, with necessary changes only, and with samples that do not count.
 STABLE_S, CALM_S, WARM_UP_S = 180.0, 600.0, 120.0
 # Most hosts or instances that are examined.
 MOST = 200
-# Seconds forecast by the series and by the line; error from which the line is used; loops fitted to; fewest; order.
+# Seconds forecast by the series and by the line; error from which the line is used; most and fewest loops to fit; order of
+# the model.
 AHEAD_S, LINE_S, WORST_ERROR, LOOPS, FEWEST, ORDER = 900, 600, 0.25, 120, 10, 2
 
 
@@ -41,7 +42,7 @@ class Knowledge:
 
 @dataclass(frozen=True)
 class Daedalus(Rival):
-    """Have the least number that takes the forecast load and recovers from its own rescaling within `recovery_target`.
+    """Use the least number that serves the forecast load and recovers from its own rescaling within `recovery_target`.
 
     The capacity is where the line through utilisation and throughput reaches full utilisation; numbers that never ran have
     one in proportion. An autoregressive model forecasts 15 minutes (the authors search an ARIMA model), or a line through

@@ -26,11 +26,11 @@ class Usage(NamedTuple):
 
 @dataclass(frozen=True)
 class Databricks(ChainedRival):
-    """Have the hosts whose slots take the busy tasks and those that wait for a slot, averaged over time.
+    """Use enough hosts for the busy tasks and the tasks that wait for a slot, averaged over time.
 
     A stage has a fixed number of tasks. While it runs, those beyond the slots wait, on average half of the time. Hosts are
     added if busy and waiting tasks exceed the slots. They go if these tasks filled less than `utilisation` of the slots for
-    `scale_down` seconds. Rate and backlog count for nothing.
+    `scale_down` seconds. Rate and backlog are ignored.
 
     Args:
         utilisation: Slots to fill after a scale-down; assumed.

@@ -24,8 +24,8 @@ RATES_S = 10.0
 class Dra(ChainedRival):
     """Request hosts while tasks wait for a slot, and release a host that ran no task for `idle_timeout`.
 
-    Requests double (1, 2, 4, ... hosts), begin again with each batch, and end once there are slots for all tasks. A host
-    whose CPU was used ran a task.
+    Requests double (1, 2, 4, ... hosts), begin again with each batch, and end once there are slots for all tasks. CPU use
+    shows that a host ran a task.
 
     Args:
         backlog_timeout: `schedulerBacklogTimeout`, also used as `sustainedSchedulerBacklogTimeout` (seconds).

@@ -16,7 +16,7 @@ from elastream.units import ROUNDING, format_rate
 
 @dataclass(frozen=True)
 class Ds2(Rival):
-    """Have as many instances as the offered rate fills, each at its true processing rate.
+    """Use the instances that the offered rate fills, each at its true processing rate.
 
     The true rate counts records per second of useful time. Chained, operators share cores as in Timely, where the needs of
     all operators add up. DS2 plans for the rate alone, without backlog or reserve. One instance fewer is not worth a
@@ -24,7 +24,7 @@ class Ds2(Rival):
 
     Args:
         policy_interval: Time between decisions, and of the rates behind one (seconds).
-        warm_up_time: Intervals after a change that count for nothing.
+        warm_up_time: Intervals after a change that are ignored.
         activation_time: Intervals that must agree; the highest number counts.
         scaling_factor: Instances on top, as a part of the need.
     """

@@ -28,13 +28,13 @@ class Smoothed(NamedTuple):
 
 @dataclass(frozen=True)
 class Ewma(ChainedRival):
-    """Multiply the hosts by the smoothed ratio of batch duration to trigger interval where that leaves its band.
+    """Multiply the hosts by the smoothed ratio of batch duration to trigger interval if the ratio leaves its band.
 
     The ratio begins at 1. Nothing changes while hosts come or leave.
 
     Args:
         threshold_high: `threshold.high`: ratio above which hosts are added.
-        threshold_low: `threshold.low`: ratio below which hosts are taken away.
+        threshold_low: `threshold.low`: ratio below which hosts are removed.
         smoothing_factor: `executors.smoothing_factor`: weight of the past.
         trigger: Trigger interval (seconds). None: half of the target latency, within which a record
             waits for its batch and is processed; 1 s without a target.

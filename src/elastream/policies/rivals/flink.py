@@ -32,15 +32,15 @@ class Delayed(NamedTuple):
 class Flink(Rival):
     """Fill instances to `utilization_target`, with capacity for a restart and for the backlog.
 
-    The backlog is to be processed within `catch_up`. Each operator has a band of true processing rates in which nothing
-    happens. After a change, the next decision waits for the `stabilization_interval` and for a full `metrics_window`. An
-    operator shrinks once smaller numbers were computed for the whole `scale_down_interval`, to the largest of them.
-    Arguments are named after Flink's options; durations are seconds.
+    The backlog is to be processed within `catch_up`. Each operator has a band of true processing rates without any action.
+    After a change, the next decision waits for the `stabilization_interval` and for a full `metrics_window`. An operator
+    shrinks once smaller numbers were computed for the whole `scale_down_interval`, to the largest of them. Arguments are
+    named after Flink's options; durations are seconds.
 
     Args:
         utilization_boundary: `target.utilization.boundary`: half the width of the band.
-        restart_time: `restart.time`: records of so long wait after a change.
-        scale_down_max_factor: `scale-down.max-factor`: most of the instances to take away at once.
+        restart_time: `restart.time`: time for which records wait after a change.
+        scale_down_max_factor: `scale-down.max-factor`: largest part of the instances to remove at once.
         lag_threshold: `backlog-processing.lag-threshold`: with more backlog the band reaches from 0 to 1.
         interval: `kubernetes.operator.reconcile.interval`: time between decisions.
     """

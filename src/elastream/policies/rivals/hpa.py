@@ -21,11 +21,11 @@ MOST_PODS = 4
 
 @dataclass(frozen=True)
 class Hpa(Rival):
-    """Have as many hosts as bring their CPU utilisation to `target_utilisation`.
+    """Use the hosts that bring CPU utilisation to `target_utilisation`.
 
     Pods are hosts if chained, else instances of an operator. The number is the present one times utilisation over target,
     rounded up. Pods that are not ready count as idle where that lowers a rise. A fall follows the highest recommendation of
-    the `stabilisation` window. The backlog counts for nothing.
+    the `stabilisation` window. The backlog is ignored.
 
     Args:
         target_utilisation: `target.averageUtilization`, as a part of the cores. Unset, Kubernetes takes 0.8.
@@ -59,7 +59,7 @@ class Hpa(Rival):
         return Target(count, recent, f"CPU is at {group.load:.0%}, and {self.target_utilisation:.0%} is the target")
 
     def recommended(self, load: float, ready: int, unready: int) -> int:
-        """Return the pods that the utilisation asks for, before any limit."""
+        """Return the pods that the utilisation requires, before any limit."""
         ratio, counted = load / self.target_utilisation, ready
         if ratio > 1 and unready:
             counted = ready + unready

@@ -41,7 +41,7 @@ class Target(NamedTuple):
     """Decision of a rival about a group.
 
     Attributes:
-        number: Hosts or instances to have; None: as decided before.
+        number: Hosts or instances to have; None: the number decided before.
     """
 
     number: int | None

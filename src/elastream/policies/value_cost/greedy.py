@@ -334,7 +334,7 @@ def adapted_apart(
             continue
         its = alone(problem, operator), under(conditions, operator, float(arriving[operator]))
         if operator in later:
-            # By the cores that it has: which others are free depends on who else asks.
+            # Only its own cores count: which others are free depends on the other schedulers.
             everyone.switch(operator, switched(everyone.alone(operator, *its, room=False), traded=False).active[0])
         own = everyone.alone(operator, *its)
         if resources:

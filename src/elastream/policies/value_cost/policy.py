@@ -167,11 +167,11 @@ class _Apart(_Enacting):
             change = target[:, column] - draft.counts[:, column]
             surplus = [task for row in np.flatnonzero(change < 0).tolist() for task in self._last(unit, row, -change[row])]
             lacking = [row for row in np.flatnonzero(change > 0).tolist() for _ in range(change[row])]
-            lacking.sort(key=lambda row: not draft.ready[row])  # what moves goes to those that are up
+            lacking.sort(key=lambda row: not draft.ready[row])  # instances move only to hosts that are up
             moved = min(len(surplus), len(lacking))
             moves += zip(surplus[:moved], lacking[:moved], strict=True)
             removals += surplus[moved:]
-            # Those of a lost host wait for room, and are placed by the plant.
+            # Instances of a lost host wait for room; the plant places them.
             waiting = draft.instances[unit.name] - int(draft.counts[:, column].sum())
             adds += [(unit, row) for row in lacking[moved : max(moved, len(lacking) - max(0, waiting))]]
         for task in removals:
@@ -339,7 +339,7 @@ class ValueCost(Policy):
 
     name: ClassVar[str] = "value against cost"
     needs: ClassVar[Needs] = frozenset({(Rows.OPERATOR, Metric.ARRIVAL_RATE)})
-    # Searches need the whole problem known. If False, a policy leaves unknown operators alone.
+    # Searches need the whole problem. If False, a policy leaves unknown operators alone.
     whole: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -348,7 +348,7 @@ class ValueCost(Policy):
                 raise InputError(f"{name} is {getattr(self, name)}; it must be 1 round or more")
         if self.instant is not None and not 0 < self.instant < math.inf:
             raise InputError(f"instant is {self.instant:g}; it must be above 0 seconds and end")
-        _ = self.goal  # refuses what nothing can be reached with
+        _ = self.goal  # raises for an invalid goal
 
     @property
     def goal(self) -> Goal:
@@ -369,7 +369,8 @@ class ValueCost(Policy):
         after = replace(before, history=situation.history, time=observation.time)
         if self.whole and not situation.decidable:
             return Plan(memory=after, unknown=situation.unknown)
-        # Not both "at the same time interval" (p. 84) where either has several: hosts in the last of theirs.
+        # The two stages do not run "at the same time interval" (p. 84) if either has several rounds: hosts change in the
+        # last.
         resources = before.round % self.resources == self.resources - 1
         due, soon = _ending(observation, pace * self.resources)
         alternates = before.round % self.alternates == 0
@@ -403,7 +404,7 @@ def _pace(observation: Observation, last: float) -> float:
 
 
 def _ending(observation: Observation, pace: float) -> tuple[frozenset[str], frozenset[str]]:
-    # Compared are hosts paid by short units, or for which a replacement leased now is up before their paid time ends.
+    # Consider hosts with short billing units, and hosts whose replacement, leased now, is up before their paid time ends.
     leases, now = observation.leases, observation.time
     starts = max((kind.start for kind in observation.context.host_types.values()), default=0.0)
     ahead = pace * math.ceil(starts / pace)

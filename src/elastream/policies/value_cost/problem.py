@@ -1,7 +1,7 @@
 """Plans as values that are scored without being enacted (thesis, 4.4 to 4.6), and the cheapest hosts for their needs.
 
 Hosts are packed after Kang and Park, "Algorithms for the variable sized bin packing problem" (2003): fill bins of one size,
-put the rest into the next smaller one. Here every size is tried first, and dear sizes are not filled.
+put the rest into the next smaller one. Here every size is tried first, and expensive sizes are not filled.
 """
 
 import math
@@ -275,7 +275,7 @@ def value_of(problem: Problem, active: Sequence[int]) -> float:
 
 
 def cost_of(problem: Problem, deployment: Deployment, conditions: Conditions) -> float:
-    """Return the money of the whole period (4.2): for hosts that stay, hosts released now, and hosts gone before."""
+    """Return the money of the whole period (4.2): for hosts that stay, hosts released now, and hosts released before."""
     end = max(conditions.began + problem.goal.period, conditions.time)
     names = {host.name for host in deployment.hosts if host.name}
     spent = [paid(host, conditions.began, end) for host in deployment.hosts]

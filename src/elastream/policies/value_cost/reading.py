@@ -73,7 +73,7 @@ def deployment_of(draft: Draft, problem: Problem) -> Deployment:
         operator = observation.context.graph.by_name[problem.operators[row]]
         runs = switches.get(operator.name, observation.composition.alternate(operator).name if operator.alternates else "")
         names = [option.name for option in options]
-        # What may not run any more is none of the options: that of the highest value is to run in its place.
+        # An alternate that may no longer run is no option: the one of the highest value replaces it.
         active.append(names.index(runs) if runs in names else int(np.argmax([option.value for option in options])))
     rows = np.flatnonzero(~draft.closed)
     hosts = tuple(_host(draft.leases[draft.hosts[row]], float(draft.speeds[row])) for row in rows.tolist())

@@ -536,7 +536,7 @@ def _emptied(assembly: Assembly, row: int, gone: Collection[int]) -> Assembly | 
 
 
 def shut_down(assembly: Assembly) -> Assembly:
-    """Remove empty hosts down to `min_hosts`, the dearest first."""
+    """Remove empty hosts down to `min_hosts`, the most expensive first."""
     if assembly.problem.shared:
         return assembly
     empty = np.flatnonzero(assembly.instances[:, assembly.problem.placed].sum(axis=1) == 0).tolist()
@@ -556,7 +556,7 @@ def replacements(assembly: Assembly, target: float, rows: Collection[int]) -> li
         rest = assembly.without([row])
         emptied = rest if problem.shared else _emptied(assembly, row, ())
         if emptied is not None and emptied.reached(emptied.limits()) >= target - ROUNDING:
-            continue  # it can go as it is
+            continue  # needs no replacement
         bins = packed(
             problem, assembly.order, *_left_by(assembly, rest, row, enough, target), problem.max_hosts - len(assembly.hosts)
         )

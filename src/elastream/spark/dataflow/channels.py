@@ -229,7 +229,7 @@ def _batch_writer(target: Operator | Edge, sink: SinkSpec, key: tuple[str, ...],
         case KafkaTopic():
             options = sink_options(sink)
             return lambda frame, _: _messages(frame, target, key).write.format("kafka").options(**options).save()
-        case Nothing() | DomainSignal() | FrameSink():  # a query of the user's writes itself
+        case Nothing() | DomainSignal() | FrameSink():  # nothing to write, or the user's own writer does it
             return lambda _frame, _batch: None
         case StreamWriter():
             return sink.write

@@ -178,4 +178,4 @@ def _noted(folder: AnyPath) -> BatchComposition | None:
     try:
         return BatchComposition(*json.loads((folder / COMPOSITION_FILE).read_text()))
     except FileNotFoundError:
-        return None  # the run did not keep records' versions
+        return None  # the run stored no versions of records

@@ -119,7 +119,7 @@ ALL = "_all"
 
 
 def windowed_frame(flows: Sequence[Outflow], operator: Operator, wiring: Wiring) -> DataFrame:
-    """Apply the windowed `operator` to `flows`, one a port, in append mode. Raises DataflowError."""
+    """Apply the windowed `operator` to `flows`, one per port, in append mode. Raises DataflowError."""
     try:
         if operator.alternates[0].form is Form.AGGREGATE:
             return _aggregated(flows[0].part(flows[0].frame), operator)

@@ -157,7 +157,7 @@ def check_source(operator: Operator, *, empty: bool = False) -> None:
         case KafkaTopic() as topic:
             check_topic(topic)
         case _:
-            pass  # a StreamReader is checked when it is opened
+            pass  # a StreamReader is checked on opening
 
 
 class ShapedSource(DataSource):
@@ -242,7 +242,7 @@ class ShapedReader(RangeReader):
         if self._planned is None or self._due is None:
             return None
         due, elapsed = self._due
-        # Of a batch without records, only the time would differ: records seemed to wait.
+        # Without due records only the time would differ, and records would seem to wait.
         return dict(self._planned) if due == self._planned["n"] else {**self._planned, "n": due, "t": elapsed}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Slice]:

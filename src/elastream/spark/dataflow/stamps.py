@@ -21,7 +21,7 @@ def observation_name(source: str) -> str:
 
 def with_stamps(frame: "DataFrame", column: str, source: str) -> "DataFrame":
     """Observe the quantiles of the timestamp `column`, without times before 1970."""
-    from pyspark.sql import functions as F  # whoever only reads progress needs no PySpark
+    from pyspark.sql import functions as F  # readers of progress need no PySpark
 
     seconds = F.col(column).cast("double")
     stamps = F.when(seconds > 0, seconds)  # Kafka's messages without a timestamp have -1

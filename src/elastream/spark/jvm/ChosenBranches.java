@@ -5,7 +5,7 @@ private org.apache.spark.SparkContext context;
 private java.util.function.Function codes;
 
 /**
- * Let sessions that are cloned from `session` choose when they analyse the plan of a batch. Java knows no other hook
+ * Install the choice in sessions cloned from `session`, for when they analyse the plan of a batch. Java has no other hook
  * before the optimizer. codes: from "QUERY BATCH" to the code of the batch's composition, as text.
  */
 public String arm(Object session, Object context, Object codes) {

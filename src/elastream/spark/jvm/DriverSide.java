@@ -1,7 +1,6 @@
-// Reads of the control plane from the driver's JVM, many values a call: a call through the gateway costs as much as all
-// below.
-// Compiled by driver_side.py with Spark's code generator's compiler (Janino), which has no lambdas and no inference: hence
-// the plain loops and casts. Keeps nothing; only `hold` and `snapshot` change anything.
+// Reads of the control plane from the driver's JVM, many values a call: one call through the gateway costs as much as all
+// methods below. driver_side.py compiles it with Janino, the compiler of Spark's code generator, which has no lambdas and
+// no inference: hence the plain loops and casts. The methods keep no state; only `hold` and `snapshot` change Spark's.
 
 /**
  * Stateful operators of a query, by the plan of its last batch. Lines "group operator partitions planId name root
@@ -27,7 +26,7 @@ private static boolean planned(
     long batch = last.currentBatchId();
     if (query.lastProgress() != null && batch <= query.lastProgress().batchId()) return true;
     if (!last.tracker().phases().contains("planning")) return false;
-    // A batch that follows another at once never has ended when looked at; its jobs show that it is planned.
+    // Batches without pauses never appear as ended; their jobs show that they are planned.
     int[] jobs = spark.statusTracker().getJobIdsForGroup(query.runId().toString());
     for (int i = 0; i < jobs.length; i++) {
         try {
@@ -64,7 +63,7 @@ public static long spent() {
     return java.lang.management.ManagementFactory.getThreadMXBean().getCurrentThreadCpuTime();
 }
 
-/** Coordinator's location of a state store, a line a partition: "executor_HOST_ID", empty if never loaded. */
+/** Coordinator's location of a state store, a line per partition: "executor_HOST_ID", empty if never loaded. */
 public static String locations(Object coordinator, String root, String run, long operator, String store, int partitions) {
     org.apache.spark.sql.execution.streaming.state.StateStoreCoordinatorRef reference =
         (org.apache.spark.sql.execution.streaming.state.StateStoreCoordinatorRef) coordinator;
@@ -81,7 +80,8 @@ public static String locations(Object coordinator, String root, String run, long
 
 /**
  * Let the next commit of a state store write a snapshot, as Spark does once snapshots lag (since 4.2). Empty if this Spark,
- * or a setting, forbids it. The request lasts until the next batch ends; one that has opened the store ignores it.
+ * or a setting, forbids it. The request lasts until the next batch ends; a batch that has opened the store already ignores
+ * it.
  */
 public static String snapshot(Object coordinator, Object provider) {
     org.apache.spark.sql.execution.streaming.state.StateStoreProviderId store =
@@ -192,7 +192,7 @@ public static String python(Object context, Object all) {
         org.apache.spark.sql.execution.streaming.runtime.IncrementalExecution last = query.lastExecution();
         if (last == null) return "1\n";
         if (!planned((org.apache.spark.SparkContext) context, query, last)) {
-            answer = ""; // another query may answer
+            answer = ""; // another query may have a plan
             continue;
         }
         String text = (last.executedPlan() + " " + query.sink().getClass().getName()).toLowerCase();

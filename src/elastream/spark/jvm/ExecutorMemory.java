@@ -15,7 +15,7 @@ public void begin(Object context) {
     for (int i = 0; i < FIGURES.length; i++) none.getMetricValue(FIGURES[i]);
 }
 
-/** Listen in an own queue, behind no other listener. */
+/** Listen in a queue of its own, behind no other listener. */
 public void listen() {
     context.listenerBus().addToQueue(this, "elastream-memory");
 }

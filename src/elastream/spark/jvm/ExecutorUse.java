@@ -1,6 +1,6 @@
-// What each executor is used for, and by whom: running tasks, shuffle files of jobs under way, cached blocks.
-// A SparkListener, compiled by executor_use.py in Janino's Java (no lambdas, no inference). The events of jobs name the
-// shuffles that they use and the query that they belong to; the scheduler alone says which tasks run now.
+// Uses of each executor and their users: running tasks, shuffle files of jobs under way, cached blocks. A SparkListener,
+// compiled by executor_use.py in Janino's Java (no lambdas, no inference). The events of jobs name the shuffles that they
+// use and the query that they belong to; only the scheduler shows which tasks run now.
 
 private org.apache.spark.SparkContext context;
 private java.util.Map queries;
@@ -18,7 +18,7 @@ public void begin(Object context, Object queries) {
     use();
 }
 
-/** Listen in an own queue, behind no other listener. */
+/** Listen in a queue of its own, behind no other listener. */
 public void listen() {
     context.listenerBus().addToQueue(this, "elastream-use");
     try {
@@ -101,12 +101,12 @@ public void onExecutorRemoved(org.apache.spark.scheduler.SparkListenerExecutorRe
 
 /**
  * Uses of executors, by tabs:
- *   "busy executor query milliseconds" ended tasks since the beginning; query is empty for what is no streaming query's
+ *   "busy executor query milliseconds" ended tasks since the beginning; query is empty for work of no streaming query
  *   "task executor query label count oldestMilliseconds ended mode" running tasks of a stage. ended: those that have
  *       succeeded. mode: how a query runs whose tasks do not end; else empty
  *   "shuffle executor query label count" shuffle files that a job under way, or the rest of its SQL execution, may read
  *   "cache executor query label count", "checkpoint executor query label count" cached blocks, and local checkpoints, which
- *       nothing can make again
+ *       cannot be recomputed
  *   "soon label" a query whose tasks never end, or a barrier stage, is about to start tasks and needs the slots there are
  */
 public String use() {

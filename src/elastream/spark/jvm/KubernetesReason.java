@@ -140,7 +140,7 @@ public static String protect(Object context, String ids) throws Exception {
         boolean marked = annotations != null && annotations.containsKey("elastream/holds-state");
         boolean others = !marked && annotations != null && annotations.containsKey("karpenter.sh/do-not-disrupt");
         boolean holds = wanted.contains(pod.getMetadata().getLabels().get("spark-exec-id"));
-        if (others || marked == holds) continue; // what a template has set stays
+        if (others || marked == holds) continue; // keep the annotation of a pod template
         io.fabric8.kubernetes.client.dsl.PodResource resource = (io.fabric8.kubernetes.client.dsl.PodResource)
             ((io.fabric8.kubernetes.client.dsl.NonNamespaceOperation) client.pods()
                 .inNamespace(pod.getMetadata().getNamespace())).withName(pod.getMetadata().getName());
@@ -209,7 +209,7 @@ private static double amount(Object quantity) {
         .getAmountInBytes((io.fabric8.kubernetes.api.model.Quantity) quantity).doubleValue();
 }
 
-/** Delete pods and config maps of an earlier application; return what was deleted, a line a kind. */
+/** Delete pods and config maps of an earlier application; return what was deleted, a line per kind. */
 public static String releaseLeftovers(Object context, String application) throws Exception {
     org.apache.spark.SparkContext spark = (org.apache.spark.SparkContext) context;
     io.fabric8.kubernetes.client.KubernetesClient client = client(spark);

@@ -1,8 +1,8 @@
 // Places of state partitions when a query starts or an executor is lost, within milliseconds: a SparkListener, compiled by
-// recovery.py in Janino's Java (no lambdas, no generics). Its event comes after Spark has failed the executor's tasks; with
-// free slots they run anywhere by then. So a proxy in the scheduler's pool hears of the loss before the stages do, and
-// gives these tasks a place among the living. It is also called before slots are offered, and does the same for stages that
-// were meanwhile submitted to the lost executor.
+// recovery.py in Janino's Java (no lambdas, no generics). Spark posts the event of a loss after it has failed the
+// executor's tasks, which by then run on any free slot. So a proxy in the scheduler's pool learns of the loss before the
+// stages do, and assigns these tasks to living executors. It is also called before slots are offered, and does the same for
+// stages that were meanwhile submitted to the lost executor.
 //
 // Spark alone: the coordinator still names the lost executor for its state partitions, and tasks that wait for it, or for
 // its host, wait spark.locality.wait twice (once a level) before they run anywhere. Here: each of its partitions is
@@ -14,7 +14,7 @@ private org.apache.spark.sql.execution.streaming.state.StateStoreCoordinatorRef 
 private volatile String[][] stages = new String[0][];
 private final StringBuilder losses = new StringBuilder();
 private final java.util.List lost = new java.util.ArrayList(); // recent ones, for the listener's thread alone
-private final java.util.List assigned = new java.util.ArrayList(); // of those: {stage, field of the partition, successor}
+private final java.util.List assigned = new java.util.ArrayList(); // of losses: {stage, field of the partition, successor}
 private long recentUntil;
 private String resubmitted = ""; // the newest attempt of a stage
 private org.apache.spark.scheduler.Schedulable poolMember; // in the pool, else null
@@ -47,7 +47,7 @@ public void begin(Object context, Object coordinator, Object queries) {
 public void listen() {
     context.listenerBus().addToQueue(this, "elastream-recovery");
     org.apache.spark.scheduler.Pool pool = scheduler().rootPool();
-    // Under FAIR, older pools with the stages hear of a loss first.
+    // Under FAIR, older pools with the stages learn of a loss first.
     if (poolMember != null || !"FIFO".equals(String.valueOf(pool.schedulingMode()))) return;
     poolMember = poolMember();
     synchronized (scheduler()) {
@@ -64,7 +64,7 @@ public void end() {
     poolMember = null;
 }
 
-/** A pool member without tasks, which hears of lost executors in the scheduler's thread. */
+/** A pool member without tasks, which learns of lost executors in the scheduler's thread. */
 private org.apache.spark.scheduler.Schedulable poolMember() {
     return (org.apache.spark.scheduler.Schedulable) java.lang.reflect.Proxy.newProxyInstance(
         org.apache.spark.scheduler.Schedulable.class.getClassLoader(),
@@ -88,7 +88,7 @@ private org.apache.spark.scheduler.Schedulable poolMember() {
 
 /**
  * Let tasks that run, or ran, at `lost` run again at the first living successor of their state partition.
- * Called with the scheduler's lock, before it requeues them: asks nobody here.
+ * Called with the scheduler's lock, before it requeues them, so it must not call the coordinator.
  */
 private void readdress(String lost) {
     gone.add(lost);
@@ -209,7 +209,7 @@ private void spreadFirst(org.apache.spark.sql.execution.streaming.runtime.Stream
     String[] stage = {query.runId().toString(), root, operators.toString()};
     String[] each = operators(stage);
     for (int partition = 0; partition < partitions; partition++) {
-        // Who restarts a query may have placed it.
+        // The code that restarts a query may have placed it.
         if (coordinator.getLocation(provider(stage, each[0], partition, 0)).isDefined()) continue;
         report(stage, partition + 3, (String) living.get((int) ((long) partition * living.size() / partitions)));
     }

@@ -1,5 +1,5 @@
-// Reasons of a Standalone master for requested executors that do not start. It reports the size of its workers, not what is
-// free.
+// Reasons of a Standalone master for requested executors that do not start. It reports the size of its workers, not their
+// free room.
 
 /** "waits sentence" by a tab if executors cannot come; "says sentence" if they can, once there is room. */
 public static String reason(Object context, int registered) throws Exception {
@@ -28,7 +28,7 @@ public static String limit(Object context, int slots) throws Exception {
     Object[] all = (Object[]) answer.getClass().getMethod("activeApps", new Class[0]).invoke(answer, new Object[0]);
     for (int i = 0; i < all.length; i++) {
         org.apache.spark.deploy.master.ApplicationInfo each = (org.apache.spark.deploy.master.ApplicationInfo) all[i];
-        // What it has is not sent, so that what is left is all that it may have.
+        // Without its current cores in the request, the remaining ones are all that it may have.
         if (each.id().equals(spark.applicationId()) && each.coresLeft() < Integer.MAX_VALUE)
             return each.coresLeft() / slots + "\tspark.deploy.defaultCores=" + each.coresLeft() + " of the master\n";
     }

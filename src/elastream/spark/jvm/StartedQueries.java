@@ -10,7 +10,7 @@ public void follow(Object context, Object running) {
     ((org.apache.spark.SparkContext) context).addSparkListener(this);
 }
 
-/** Queries that were started, each while it ran or after; the id of one that ended before it was seen. */
+/** Started queries, running or ended; for a query that ended unseen, its id. */
 public Object[] queries() {
     return started.toArray();
 }

@@ -2,7 +2,7 @@
 // Janino's Java (no lambdas, no generics).
 
 private static final int SLOWER = 50; // least pause, in durations of a listing
-private static final int NEWEST = 2; // snapshots of a store that are opened: the last one may be of a batch not committed
+private static final int NEWEST = 2; // newest snapshots of a store to open: the last one may belong to an uncommitted batch
 
 private org.apache.hadoop.conf.Configuration conf;
 private org.apache.hadoop.fs.Path root;

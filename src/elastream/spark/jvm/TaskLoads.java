@@ -15,7 +15,7 @@ public static String loads(Object context, Object execution, String names, long 
     org.apache.spark.sql.execution.streaming.runtime.StreamExecution query =
         (org.apache.spark.sql.execution.streaming.runtime.StreamExecution) execution;
     if (query.lastProgress() == null) return "";
-    // A batch with progress has ended: a user's function may make a batch run several jobs.
+    // Only progress proves the end of a batch: a user's function may run several jobs in one.
     long over = query.lastProgress().batchId();
     if (after >= over) return "";
     long first = -1;
@@ -136,7 +136,7 @@ private static void collect(Object cluster, Integer stage, java.util.List names,
     for (int i = 0; i < children.size(); i++) collect(children.apply(i), stage, names, holders);
 }
 
-/** Whether tasks hand records to Python, by the nodes of the plan, or by RDDs where a function works on those. */
+/** Return true if tasks hand records to Python, by the nodes of the plan, or by RDDs where a function works on those. */
 private static boolean python(Object cluster) {
     org.apache.spark.ui.scope.RDDOperationCluster scope = (org.apache.spark.ui.scope.RDDOperationCluster) cluster;
     boolean runs = scope.name().matches(".*(Python|PySpark|Pandas|Arrow).*");

@@ -40,8 +40,8 @@ public static String reason(Object context, int registered) throws Exception {
 }
 
 /**
- * Executors on nodes that YARN decommissions: lines "executor +milliseconds reason", by tabs; the time counts from when a node
- * was first told of. What YARN preempts it tells the application master alone.
+ * Executors on nodes that YARN decommissions: lines "executor +milliseconds reason", by tabs; the time counts from the first
+ * report of a node. YARN announces preemptions to the application master alone.
  */
 public static String notices(Object context) throws Exception {
     org.apache.spark.SparkContext spark = (org.apache.spark.SparkContext) context;
@@ -53,7 +53,8 @@ public static String notices(Object context) throws Exception {
         for (int i = 0; i < nodes.size(); i++) {
             org.apache.hadoop.yarn.api.records.NodeReport node = (org.apache.hadoop.yarn.api.records.NodeReport) nodes.get(i);
             Integer left = node.getDecommissioningTimeout();
-            // The whole time-out, not what is left of it; without an end it waits for the application's, which has none.
+            // The whole time-out, not the rest of it. Without one, YARN waits for the application to end, which never
+            // happens.
             ends.put(node.getNodeId().getHost(), left == null ? "" : "+" + 1000L * (left < 0 ? 3600 : left.intValue()));
         }
         StringBuilder out = new StringBuilder();

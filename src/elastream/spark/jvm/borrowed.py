@@ -50,7 +50,7 @@ def slots_of(spark: SparkSession) -> int:
 def borrowed(
     spark: SparkSession, settings: Mapping[str, str], required: Mapping[str, str], environment: Mapping[str, str]
 ) -> Iterator[SparkSession]:
-    """Yield a clone of `spark` with settings of its own; at the end nothing of it is left.
+    """Yield a clone of `spark` with settings of its own; remove every trace of it at the end.
 
     Raises:
         EnvironmentProblem: The session has another value of a required setting that cannot be changed.

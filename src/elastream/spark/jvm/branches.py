@@ -76,7 +76,7 @@ class QueryBranches:
         """Return the result of `functions`; a batch with the code c runs the one at the position c // weight % radix."""
         name, stream, empty = self.session.input(frame)
         branches = [functions[0](stream), *(function(empty()) for function in functions[1:])]
-        # Spark joins a union in a union to one, but not under another name.
+        # Spark merges nested unions into one, but not behind an alias.
         united = reduce(DataFrame.unionAll, [branch.alias(f"{name}_{n}") for n, branch in enumerate(branches)])
         # A query without the rule fails at the first record, instead of running the first branch for ever.
         mark = F.raise_error(F.lit(f"<elastream {name} {self.query} {weight} {radix}>"))

@@ -33,8 +33,8 @@ class Capabilities:
 
     driver: DriverSide | None  # needed to observe or do anything
     task_loads: TaskLoads | None = None  # needed to move partitions
-    recovery: Recovery | None = None  # fails partitions of a lost executor over; None: Spark does
-    use: ExecutorUse | None = None  # reads who uses an executor; needed to release any
+    recovery: Recovery | None = None  # moves partitions of a lost executor; None: Spark does
+    use: ExecutorUse | None = None  # reads what uses an executor; needed to release one
     memory: ExecutorMemory | None = None  # reads the memory of executors
     asks: bool = False  # True if executors can be requested and released
     leases: bool = False  # True if the provider can be used

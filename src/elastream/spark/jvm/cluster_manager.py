@@ -1,6 +1,7 @@
 """Questions and messages to the cluster manager, each on a thread: a small Java source per manager carries them.
 
-Asked while requests are pending: why executors do not start. Sent: Kubernetes Events (`kubectl get events`) about a run.
+While requests are pending, it asks why executors do not start. It sends Kubernetes Events (`kubectl get events`) about a
+run.
 """
 
 import json
@@ -26,7 +27,7 @@ from elastream.spark.jvm.driver_side import HERE, DriverSide, why_in_java
 log = logging.getLogger(__name__)
 
 MIN_ASK_INTERVAL_S = 2.0
-# Seconds between two questions for executors that go: one list of pods or nodes.
+# Seconds between two queries for executors that are taken away. A query lists all pods or nodes once.
 NOTICE_INTERVAL_S = 5.0
 SOURCES: Mapping[str, str] = {
     "spark://": "StandaloneReason.java",
@@ -96,7 +97,7 @@ def pending_reason(spark: SparkSession) -> Callable[[int], PendingReason]:
 
 
 class ClusterWatch:
-    """Executors that the cluster manager takes away, or is asked to leave.
+    """Executors that the cluster manager takes away, and executors to protect from that.
 
     Args:
         ask: Calls a method of the manager's Java source; may be slow.
@@ -147,7 +148,7 @@ class ClusterWatch:
             for executor, milliseconds, reason in self._ask("notices"):
                 first = first_told[executor] = self._first_told.get(executor, self._wall())
                 at = int(milliseconds or 1e3 * UNTIMED_S) / 1e3
-                at = at if milliseconds[:1].isdigit() else first + at  # of others it is the time that was left
+                at = at if milliseconds[:1].isdigit() else first + at  # others give the remaining time
                 notices[executor] = at, reason
             self._notices, self._first_told = notices, first_told
             if holders != self._protected:

@@ -12,7 +12,7 @@ from elastream.spark.jvm.driver_side import field_of, jvm_of, module_of
 
 # Seconds between looks at queries that are to end.
 LOOK_S = 0.02
-# Method in which a query waits for its trigger. A batch that was let in before the end may begin everywhere else.
+# Method in which a query waits for its trigger. In any other method it may still begin a batch.
 WAITS = "waitTillTime"
 
 
@@ -27,7 +27,7 @@ def end_after_batch(spark: SparkSession, queries: Sequence[StreamingQuery], chec
     try:
         for query in queries:
             execution = query._jsq.streamingQuery()
-            # `awaitTermination` goes by the state alone, which says nothing of a batch that runs.
+            # `awaitTermination` checks the state alone, which does not show whether a batch runs.
             latches.append(field_of(execution, "terminationLatch"))
             threads.append(field_of(execution, "queryExecutionThread"))
             state = field_of(execution, "state")
@@ -42,7 +42,7 @@ def end_after_batch(spark: SparkSession, queries: Sequence[StreamingQuery], chec
         for query, thread in list(waiting.items()):
             if any(str(frame.getMethodName()) == WAITS for frame in thread.getStackTrace()):
                 del waiting[query]
-                query.stop()  # else it would wait for its trigger, and then end
+                query.stop()  # otherwise it would end only at its next trigger
     for query in queries:
         if (failure := query.exception()) is not None:
             raise failure

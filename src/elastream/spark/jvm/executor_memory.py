@@ -95,7 +95,7 @@ def container_size(context: Java) -> float | None:
     if not str(context.master()).startswith(("yarn", "k8s://")):
         return None
     settings, heap = context.conf(), int(context.executorMemory())
-    pods = str(context.master()).startswith("k8s://")  # where submission sets the older name, to 0.4 for Python
+    pods = str(context.master()).startswith("k8s://")  # there spark-submit sets the older name, to 0.4 for Python
     usual = settings.get("spark.kubernetes.memoryOverheadFactor", str(OVERHEAD_FACTOR)) if pods else str(OVERHEAD_FACTOR)
     factor = float(settings.get("spark.executor.memoryOverheadFactor", usual))
     least = int(settings.getSizeAsMb("spark.executor.minMemoryOverhead", f"{MIN_OVERHEAD_MIB}m"))

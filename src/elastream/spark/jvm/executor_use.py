@@ -13,7 +13,7 @@ from elastream.spark.jvm.driver_side import HERE, DriverSide, java_queries
 
 # A task that runs this long may run for ever, if no task of its stage has ended.
 UNKNOWN_END_S = 600.0
-# Slots of others' tasks that have run for so long are not counted on.
+# Slots that tasks of other work have occupied for this long (seconds) do not count as available.
 LONG_TASK_S = 10.0
 
 

@@ -85,7 +85,7 @@ class Executors:
 
     def _with_use(self, executor: Executor, snapshot: Snapshot) -> Executor:
         uses = tuple(each for each in snapshot.uses if each.executor == executor.id)
-        # A query whose tasks do not end is left alone: its tasks are others' also if it was chosen.
+        # A query whose tasks do not end is left alone: its tasks count as others', even if it was chosen.
         others = tuple(each for each in uses if each.mode or not self._watches(each.query))
         busy = {query: seconds for (id, query), seconds in snapshot.busy.items() if id == executor.id}
         own = sum(seconds for query, seconds in busy.items() if self._watches(query))

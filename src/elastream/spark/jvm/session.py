@@ -46,7 +46,7 @@ STATE_STORES: Mapping[StateStore, Mapping[str, str]] = MappingProxyType(
 )
 
 PROGRESS_SETTINGS: Mapping[str, str] = MappingProxyType({"spark.sql.streaming.numRecentProgressUpdates": "200"})
-# Of a bounded run, each batch counts: after a long sleep it has more than Spark's hundred.
+# A bounded run needs the progress of all batches: after a long sleep, these are more than Spark's hundred.
 BOUNDED_SETTINGS: Mapping[str, str] = MappingProxyType(dict.fromkeys(PROGRESS_SETTINGS, "100000"))
 
 FILES_OF_CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -91,7 +91,7 @@ LOCAL_FILE_SETTINGS = ("spark.sql.streaming.checkpointFileManagerClass",)
 # The JVM of a killed driver ends when it notices that its input has ended.
 JVM_END_TIMEOUT_S = 60.0
 
-# Spark's log goes to the run's folder, because the terminal shows the live view. Hosts that leave make Spark talk for
+# Spark's log goes to the run's folder, because the terminal shows the live view. Spark logs every departing host, for
 # months: the newest 40 MB are kept.
 LOGGING = """\
 rootLogger.level = warn
@@ -326,7 +326,7 @@ def session_stopped(spark: SparkSession) -> bool:
     context = spark.sparkContext._jsc
     try:
         return context is None or bool(context.sc().isStopped())
-    except (Py4JError, OSError, AttributeError):  # the JVM is gone
+    except (Py4JError, OSError, AttributeError):  # the JVM has ended
         return True
 
 

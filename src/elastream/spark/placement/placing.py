@@ -328,7 +328,7 @@ class Placing:
         fresh = {host for host in hosts if target(host) not in occupied}
         copied = self.replica_hosts() if waiting else {}
         loads: dict[tuple[str, bool], StatePreload] = {}
-        looked: Counter[str] = Counter()  # those that move now, and as many for which a snapshot is asked
+        looked: Counter[str] = Counter()  # migrations that move now, and as many again that request a snapshot
 
         def order(each: _ActiveMigration) -> tuple[bool, float, float, TaskId]:
             move, benefit = each.migration, self.benefit(each.migration.task)

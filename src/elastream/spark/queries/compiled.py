@@ -44,7 +44,7 @@ from elastream.spark.worker.signals import Part, SignalRow, folded
 
 
 class DomainSignals:
-    """Signals from the diagnostic branches of `graph`, one value a batch, readable after its commit.
+    """Signals from the diagnostic branches of `graph`, one value per batch, readable after its commit.
 
     A part counts once for each batch and task, also after a replay. A batch without records for a signal keeps its last
     value.
@@ -64,7 +64,7 @@ class DomainSignals:
         for batch in batches:
             done = sorted(number for segment, number in self._parts if segment == batch.query and number <= batch.id)
             for number in done:
-                # One before it whose commit nobody saw was committed before it began.
+                # An earlier batch without an observed commit was committed before this one began.
                 at = (batch.end if number == batch.id else batch.start) - epoch
                 for signal, by_task in self._parts.pop((batch.query, number)).items():
                     if (value := folded(self._folds[signal], by_task.values())) is not None:
@@ -260,7 +260,7 @@ class CompiledQueries:
         if not self.telemetry.drained():
             return False
         for each in self.running:
-            # What travels over Kafka edges is the last to arrive, and windows end in the batch after that of their records.
+            # Records over Kafka edges arrive last, and windows end one batch after their records.
             if not each.own_source or self._ends_by_time(each):
                 each.query.processAllAvailable()
         return self.telemetry.drained()

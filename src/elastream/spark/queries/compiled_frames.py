@@ -133,7 +133,7 @@ class Latencies:
         else:
             newest = max((each.batch.end for each in before.values()), default=0.0)
             moments = self._stamped[edge].add_batch(batch)
-            # What was written after the newest commit known was written by a batch whose progress is not known yet.
+            # A batch without known progress wrote the records after the newest known commit.
             written = [(_during(before, at), last + (at > newest), at, weight) for at, weight in moments]
         moments_taken: Moments = []
         for wrote, by, at, weight in written:
@@ -267,7 +267,7 @@ class Telemetry:
         self._batches_of = batches
         self._target = target_latency
         self._patterns = layout.graph.loads
-        # Source by source, the query that reads it and its number there; of an edge of files, its number.
+        # By source, the query that reads it and its number there; by edge of files, its number.
         self._sources = {
             inlet: (each, number)
             for each in running
@@ -282,7 +282,7 @@ class Telemetry:
         self._meter: dict[tuple[str, int], list[MeterRow]] = {}
         self._alternates = AlternateCosts()
         self._stepped = -math.inf
-        # What an earlier driver committed counts, too.
+        # Commits of an earlier driver count, too.
         self._before = {each.segment.name: committed_offsets(each.checkpoint) for each in running}
         self.batches = sum(latest_batch(each.checkpoint, "commits") + 1 for each in running)
         self.rows = sum(int(self._start_of(source).get("n", 0)) for source in self._sources)
@@ -336,7 +336,8 @@ class Telemetry:
 
     def described(self, batch: Batch, epoch: float) -> MicroBatch:
         """Return a batch as an observation shows it, on a clock that began at `epoch`."""
-        # What only passes a durable edge has reached nobody yet: the batch that brings it to a sink tells its latency.
+        # Records behind a durable edge have not reached a sink yet: the batch that writes them to the sink has their
+        # latency.
         reached = batch.query in self._ends
         waited = [max(batch.end - moment, 0.0) if reached else NAN for moment in self._latencies.ends(batch)]
         return MicroBatch(batch.query, batch.start - epoch, batch.seconds, float(batch.rows), *waited)
@@ -359,7 +360,7 @@ class Telemetry:
     def backlog(self, source: str, at: float) -> float:
         """Return the records waiting at a source at epoch second `at`: due, or present, and in no batch planned by then."""
         if source in self._patterns:
-            planned_since = self._planned_at(self._sources[source][0]) > at  # not where none is under way
+            planned_since = self._planned_at(self._sources[source][0]) > at  # if a batch is under way
             read = self.committed(source) if planned_since else self.planned(source)
             return max(self.due(source, at) - read, 0.0)  # in this order, NaN stays NaN
         return self._latencies.origins[source].backlog
@@ -462,7 +463,7 @@ class Telemetry:
         ]
         latencies = figures(*columns_of(spans), self._target)
         durations = [batch.seconds for batches in window.values() for batch in batches]
-        # A long batch, be it the first, tells at once that its records are late; a load has its backlog for that.
+        # A long batch, even the first, shows at once that its records are late; with a load, the backlog shows it.
         planned = [self._planned_at(each) for name, (each, _) in self._sources.items() if name not in self._patterns]
         # A batch may be planned after `now` was read.
         going = now - float(np.fmin.reduce([NAN, *(at for at in planned if at <= now)]))
@@ -488,7 +489,7 @@ class Telemetry:
             columns[Metric.ARRIVAL_RATE][source] = self._arrivals(source, now)
             columns[Metric.BACKLOG][source] = self.backlog(source, now)
             columns[Metric.PROCESSED_RATE][source] = columns[Metric.EMITTED_RATE][source] = rate_of(batches, number)
-            # What a record waits at the source is the time until a batch takes it.
+            # A record waits at its source until a batch takes it.
             spans = [
                 span
                 for batch in batches
@@ -507,7 +508,7 @@ class Telemetry:
         for name, rows in rows_of.items():
             covered = {(row.segment, row.batch) for row in rows}
             wall = span_of([batches[key] for key in covered])
-            # Where the operator is a function, the row of the stage that it leads has the way into Python and back only.
+            # If the operator is a function, the row of the stage that it leads has only the transfer into Python and back.
             own = [row for row in rows if row.alternate] or rows
             records_in, emitted = sum(row.rows_in for row in own), sum(row.rows_out for row in own)
             each = self._core_seconds(name, stretch)
@@ -555,7 +556,7 @@ class Telemetry:
             for name in each.keyed:
                 arriving = self._arriving(name, columns, window)
                 columns[Metric.ARRIVAL_RATE][name] = arriving
-                # A function with state counts what it takes; of aggregates it is known what comes.
+                # A function with state counts its input; for aggregates, the arriving records are known.
                 columns[Metric.PROCESSED_RATE].setdefault(name, arriving)
                 spans = [
                     (max(0.0, batch.end - max(row.last for row in metered)), float(batch.rows))
@@ -593,7 +594,7 @@ class Telemetry:
         return planned_offsets(running.checkpoint, last.id if last else latest_batch(running.checkpoint, "commits"))
 
     def _charge(self, used: float, columns: dict[Metric, dict[str, float]], cores: float) -> None:
-        # Meters speak of batches and hosts of seconds: what the first tell may be more for a while, and nothing is left.
+        # Meters cover batches, but hosts' figures cover seconds: metered work may exceed the hosts' for a while.
         rest = max(used - sum(columns[Metric.BUSY_CORES].values()), 0.0)  # in this order, NaN stays NaN
         keyed = [name for each in self._running for name in each.keyed]
         payers = keyed or list(self._sources)

@@ -255,7 +255,7 @@ class _Compiler:
     def _code_of(self, batch: int) -> int:
         return ran_under(self.checkpoint, self.inputs, self.own, batch).code
 
-    # -- what holds ----------------------------------------------------------------------------------------------------
+    # -- facts ---------------------------------------------------------------------------------------------------------
 
     def _announce(self) -> None:
         code, version = self.codec.encode(self.composition), self.composition.version
@@ -278,7 +278,7 @@ class _Compiler:
         requested = self.common.directory.composition_request
         if not self.wave:
             return Steering(name, requested)
-        # An edge that nothing was written to: of a new run, it is as all began; of one that goes on, it may hold anything.
+        # Composition of an edge without records: in a new run the initial one, in a resumed run unknown.
         before = (
             BatchComposition(self.composition.version, self.codec.encode(self.composition))
             if self.common.fresh
@@ -354,7 +354,7 @@ class _Compiler:
         into = frames[0] if len(frames) == 1 else union_inlets(frames, lanes)
         function = stage_function(shipped, carrier, self.meter.sink, self.meter.signals)
         out = into.mapInArrow(function, from_arrow_schema(walk.schema))
-        if not part.written:  # what it does is done in the walk: no row leaves it
+        if not part.written:  # the walk does its work, so no row leaves it
             return [Outflow(part.outlets[0].target, out, awake=lambda code: False)]
         if len(walk.exits) == 1:
             return [self._single(part.written[0], out, part.written[0].natives, awake(walk, 0))]

@@ -101,7 +101,7 @@ def _lost(folder: AnyPath, read: int, reader: str, writer: str, wrote: QueryProg
     edge_log = EdgeLog(folder)
     try:
         edge_log.refresh()
-        there = edge_log.refresh()  # the first stops at a gap of what was removed, which the second skips
+        there = edge_log.refresh()  # the first call stops at a gap of removed batches, which the second skips
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
         return f"cannot be read ({in_one_line(error)})"
     if read > there:
@@ -142,7 +142,7 @@ def _torn(file: AnyPath, lines: int) -> str | None:
         if lines and not (len(content) >= lines and content[0].startswith("v")):
             return "cut off"
         for line in content[1:] if lines else ["\n".join(content)]:
-            if not lines or line.startswith(("{", "[")):  # offsets of others may be anything
+            if not lines or line.startswith(("{", "[")):  # offsets of foreign sources may have any form
                 json.loads(line)
     except FileNotFoundError:
         return "missing"

@@ -38,13 +38,14 @@ NAN = float("nan")
 RATE_WINDOW_S = 10.0
 # Batches over which a latency is taken.
 LATENCY_BATCHES = 7
-# Least difference of two clocks between looks [s] that means one was set: slewed clocks differ by a thousandth of that.
+# Least difference of two clocks between looks [s] from which a clock counts as set: slewed clocks differ by a thousandth of
+# that.
 CLOCK_STEP_S = 0.5
 # A running batch is unusually long after STALLED seconds and UNUSUAL times the longest of the last ones.
 STALLED_S, UNUSUAL = 10.0, 3.0
-# Batches with records, none of which told what the partitions of a stage cost, after which that is said.
+# Batches with records but without costs of a stage's partitions, after which a remark says so.
 UNREAD_BATCHES = 5
-# First batches of a query that are seen: they start workers and compile code, and say nothing about later ones.
+# First observed batches of a query: they start workers and compile code, and say nothing about later ones.
 COLD_BATCHES = 2
 # Seconds after a stalled batch for which policies may see figures measured meanwhile: their usual window.
 STALL_DOUBT_S = 60.0
@@ -60,7 +61,7 @@ class QueryAccess:
     task_loads: TaskLoads | None = None  # None if this Spark does not report single tasks
     traffic: Traffic | None = None  # receives bytes by sender and receiver; None if not measured
     caught_up: int = 1  # most batches of a query whose tasks one observation reads
-    speeds: SpeedProbes | None = None  # speed of hosts; None if no process of ours runs on them
+    speeds: SpeedProbes | None = None  # speed of hosts; None if no process of Elastream runs on them
     recovery: Recovery | None = None  # acts on lost executors; None if Spark does
     memory: ExecutorMemory | None = None  # receives executors' heartbeats; None if this Spark does not tell
     copies: StandbyRegistry | None = None  # receives executors' reports of standby replicas; None without any
@@ -186,7 +187,7 @@ class Query:
         *rows, status = self._with.driver.ask("batches", self._execution, self.newest)
         self.status = read_status(status)
         self._read_batches(rows, now)
-        self._across = self._across or bool(self.stepped)  # one under way may have begun by the clock of before
+        self._across = self._across or bool(self.stepped)  # a running batch may have begun by the old clock
         self._date_running_batch(before, reported=bool(rows), now=now)
         self._looked = now
         if so_far := self._unusual(now):
@@ -308,7 +309,7 @@ class Query:
     @property
     def _usual_interval(self) -> float:
         recent = self._rated()
-        if len(recent) < 2 or self.status.planned > self.newest + 1:  # one behind the next: it has ended
+        if len(recent) < 2 or self.status.planned > self.newest + 1:  # an ended batch is unreported
             return NAN
         mean = (recent[-1].start - recent[0].start) / (len(recent) - 1)
         return mean if mean > 0 else NAN
@@ -361,7 +362,7 @@ class Query:
         return bool(self.batches) and any(source.everything is None for source in self.batches[-1].sources)
 
     def diagnosis(self, target: float | None, slots: int, now: float) -> Diagnosis | None:
-        """Return why the query is late, as far as its batches tell, or that nobody knows how late it is; None if it is not.
+        """Return why the query is late, as far as its batches show, or that its lateness is unknown; None if it is in time.
 
         Asks the driver; without an answer the cause is unknown.
         """
@@ -395,7 +396,7 @@ class Query:
 
     @property
     def timed(self) -> bool:
-        """True if latencies are known, from a batch with records or the first one, which runs."""
+        """True if latencies are known, from a batch with records or from the first one while it runs."""
         return len(self.latencies(math.inf)[0]) > 0
 
     def loads(self, now: float) -> dict[str, PartitionLoads]:

@@ -49,7 +49,7 @@ class QueryService:
         latency: Highest latency of its last batches (seconds); NaN if unknown.
         in_time: Share of their records within the target; NaN if unknown.
         work: Its share of the time of all tasks of watched queries, which is its share of the cost; NaN if unknown.
-        late: Why it is late; empty if it is not, or nobody knows.
+        late: Why it is late; empty if it is in time, or if the cause is unknown.
     """
 
     target: float | None = None
@@ -88,7 +88,7 @@ class SessionQueries:
         self._with, self._chosen, self._target = access, chosen, target_latency
         self._queries: dict[str, Query] = {}
         self._gone_since: dict[str, float] = {}
-        self._since: float | None = None  # when it was first seen which run
+        self._since: float | None = None  # when the first running query was seen
         self._left_alone: dict[str, RunningQuery] = {}
         self._left_alone_chosen = False
         self._incidents: list[str] = []

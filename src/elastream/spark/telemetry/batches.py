@@ -20,7 +20,7 @@ WINDOW = 3.0
 NAN = float("nan")
 # Most groups of waiting records that are distinguished.
 MOST_GROUPS = 50
-# Share of the most rows of a batch from which the batch is full: the most is divided among partitions, and rounded.
+# Share of the row limit from which a batch counts as full: Spark divides the limit among partitions, and rounds.
 FULL = 0.9
 WaitingRecords: TypeAlias = tuple[tuple[float, float], ...]
 # Offset keys of our own sources that follow a load: they count all records ever emitted.
@@ -178,7 +178,7 @@ def read_batch(query: str, fields: Sequence[str], before: Batch | None, status: 
     idle = before is not None and last_poll >= before.end
     progress = []
     for position, each in enumerate(sources):
-        # What was there before the query was first seen counts from then on.
+        # Records from before the first look at the query count from that look on.
         since = start if before is None else last_poll if idle else before.start
         earlier = SourceProgress() if before is None else before.source(position)
         limit = status.limits[position] if position < len(status.limits) else SourceLimit()
@@ -213,16 +213,16 @@ def _source_progress(
         rows = counted / scans if math.isnan(rows) else rows
     elif math.isnan(rows):
         rows = float(counted)
-    if "due" in (after := _offset(end)):  # a source of ours says itself what it held, where Spark does not ask
+    if "due" in (after := _offset(end)):  # Elastream's own source reports its backlog itself if Spark does not ask for it
         latest = {**after, "n": after["due"]}
     if rows and after.keys() >= OWN:
         # The source counts the records it gave; Spark counts those of a task that ran twice, as after a loss, twice.
         rows = float(int(after["n"]) - int(_offset(start).get("n", 0)))
     mean = (progress.get("metrics") or {}).get("avgOffsetsBehindLatest")
     behind = _counted(start, end, latest, rows) if mean is None else float(mean) * _partitions(end)
-    behind = behind if behind >= 0 else NAN  # below 0 it is that of a topic that was made anew
+    behind = behind if behind >= 0 else NAN  # a negative number means that the topic was created again
     everything: bool | None = latest is None or latest == end if math.isnan(behind) else behind == 0
-    # Nothing ever waits for a source that makes as many records as its limit.
+    # A source that generates its records up to the limit never has a backlog.
     limited = limit.unit != "all" and not str(progress.get("description")).startswith("RatePerMicroBatch")
     if limited and math.isnan(behind) and latest is None and not (limit.unit == "rows" and rows < limit.most):
         everything = None
@@ -239,7 +239,7 @@ def _rows_by_offsets(description: str, start: object, end: object) -> float:
             for partition, offset in offsets.items()
             if partition in before.get(topic, ())
         ]
-        # A new partition begins wherever the topic begins, and all of a topic that was made anew.
+        # A new partition begins where the topic begins; so do all partitions of a topic that was created again.
         complete = len(grown) == sum(map(len, after.values())) and min(grown, default=0) >= 0
         return float(sum(grown)) if complete else NAN
     if (rate := re.match(r"RateStreamV2\[rowsPerSecond=(\d+), rampUpTimeSeconds=0\b", description)) and type(end) is int:

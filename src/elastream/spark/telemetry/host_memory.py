@@ -135,10 +135,10 @@ class HostMemory:
 def _needed(live: Mapping[str, _Heap], memory: ExecutorMemory, states: Mapping[str, float]) -> dict[str, float]:
     """Return the heap that each host needs (MB). `states`: of its tasks and of those on their way (MB)."""
     divided = memory.divided
-    if divided is None:  # other collectors collect everything only where nothing else helps
+    if divided is None:  # other collectors make full collections only as a last resort
         divided = any(each.beats[-1].full and not each.beats[-1].concurrent for each in live.values())
     young = YOUNG * memory.heap_limit if divided else 0.0
-    # An executor whose tasks have just changed is full of garbage: what others need beside state tells more.
+    # An executor whose tasks have just changed is full of garbage: the needs of other executors beside state say more.
     settled = [each.least for each in live.values() if each.settled and each.beside]
     usual = statistics.median(settled) if settled else min(each.least for each in live.values())
     needed = {}

@@ -117,7 +117,7 @@ def read_left_out(segment: str, batch: int, folder: AnyPath) -> LeftOutBatch:
     counts: Counter[str] = Counter()
     letters: list[dict[str, Any]] = []
     for _, path in (newest[task] for task in sorted(newest)):
-        *whole, _ = path.read_text(encoding="utf-8").split("\n")  # an attempt that was killed may have torn its last line
+        *whole, _ = path.read_text(encoding="utf-8").split("\n")  # a killed attempt may have torn its last line
         for line in whole:
             fields = json.loads(line)
             if "count" in fields:

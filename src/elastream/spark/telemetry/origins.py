@@ -143,7 +143,7 @@ class Origin:
         self.basis = Basis.BOUND if rest > 0.5 else Basis.TIMESTAMPS if self._files is None else Basis.FILES
         if rest > 0.5:
             moments.append((progress.waiting if progress.waiting == progress.waiting else begun, rest))
-        # What was there before the run began did not wait for this run before it began.
+        # Records from before the run count as waiting from its start on.
         return [(max(at, begun), weight) for at, weight in moments]
 
     def _begun(self, batch: Batch) -> float:
@@ -194,7 +194,7 @@ def _of_stamps(observed: object, rows: float) -> Moments:
     """Return the observed quantiles of timestamps, for the share of records that carry one."""
     if not isinstance(observed, dict) or not (quantiles := observed.get("at")):
         return []
-    # An observation counts what a batch that is computed twice has taken twice: the share with a stamp is what counts.
+    # If a batch is computed twice, an observation counts its records twice. So only the share with a stamp is used.
     share = observed["stamped"] / observed["records"] if observed["records"] else 0.0
     inner = quantiles[1:-1]
     return [(float(at), rows * share / len(inner)) for at in inner]

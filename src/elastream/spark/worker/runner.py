@@ -240,7 +240,7 @@ class Runner:
         return results.arrow(chunk, self.schema, lambda at, error: self.misfit(results, at, error))
 
     def _answers(self, values: list[Any], loop: Loop) -> list[bool | None]:
-        """Return a truth for each record; None for a left-out one."""
+        """Return True or False for each record; None for a left-out one."""
         left = iter(values)
 
         def failed(at: int, error: BaseException) -> None:
@@ -259,14 +259,14 @@ class Runner:
             if batch.num_rows:
                 finished = self._batch_answers(batch, loop)
                 leaving.append(batch.filter(finished))
-                batch = batch.filter(pc.invert(finished))  # neither has the nulls
+                batch = batch.filter(pc.invert(finished))  # nulls are neither true nor false, so they drop out
             if not batch.num_rows:
                 break
         self._unfinished(batch.to_pylist(), loop)
         return Chunk(self.schema, pa.concat_batches(leaving) if leaving else batch.slice(0, 0))
 
     def _batch_answers(self, batch: pa.RecordBatch, loop: Loop) -> pa.BooleanArray:
-        """Return a truth for each record; null for a left-out one."""
+        """Return True or False for each record; null for a left-out one."""
 
         def ask(part: pa.RecordBatch) -> pa.BooleanArray:
             answers = loop.until(part if self.chosen.form is Form.ARROW else part.to_pandas())

@@ -25,7 +25,7 @@ Numbers = NDArray[np.int16]
 
 # Arrow indexes all keys anew for each batch. That takes as long as looking up one record for every four keys.
 KEYS_PER_LOOKUP = 4
-# An array of answers (two bytes a slot) pays while the span of integer keys stays below this multiple of their number.
+# An array of answers (two bytes per slot) pays while the span of integer keys stays below this multiple of their number.
 MAX_SLOTS_PER_KEY = 8
 
 
@@ -55,7 +55,7 @@ class Lookup:
     def __init__(self, columns: Sequence[str], rows: Mapping[tuple[Any, ...], str], alternates: Sequence[str]) -> None:
         self.columns = tuple(columns)
         number = {name: at for at, name in enumerate(alternates)}
-        # The value of a single column is the key itself, which saves a tuple a record.
+        # The value of a single column is the key itself, which saves a tuple per record.
         single = len(self.columns) == 1
         self._by_key: dict[Any, int] = {key[0] if single else key: number[name] for key, name in rows.items()}
         # The last entry, at -1, is for missing keys.
@@ -133,7 +133,7 @@ class KeyTableRunner:
     def __init__(self, make: Callable[[int], Runner], lookup: Lookup, otherwise: int, schema: pa.Schema) -> None:
         self._make, self._lookup, self._otherwise, self._schema = make, lookup, otherwise, schema
         self.runs: dict[int, MeteredRunner] = {}
-        # CPU seconds a record by alternate, from the last timed calls.
+        # CPU seconds per record by alternate, from the last timed calls.
         self._costs: dict[int, float] = {}
 
     def __call__(self, chunk: Chunk) -> Chunk:

@@ -138,7 +138,7 @@ def frame_of(part: pa.Table) -> pd.DataFrame:
 
 
 def pack(tables: PortTables) -> tuple[bytes | None, ...]:
-    """Return records as state: one value a port, None for no records."""
+    """Return records as state: one value per port, None for no records."""
     return tuple(_bytes(part) if part.num_rows else None for part in tables)
 
 

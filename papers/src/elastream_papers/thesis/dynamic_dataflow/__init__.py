@@ -1,1 +1,1 @@
-"""Dynamic dataflows: the demand response application of the thesis, its forecasts chosen by what was learned."""
+"""Dynamic dataflows: the demand response application of the thesis, with learned selection of forecasting methods."""

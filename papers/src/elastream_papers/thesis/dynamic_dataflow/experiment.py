@@ -20,13 +20,13 @@ WARM = 3  # weeks before the first forecast: 15 days of look-back, and data to f
 TRAINED = 3  # training weeks (p. 52)
 FOLDS = 3  # weeks judged, one after the other (p. 54)
 WEEKS = WARM + TRAINED + FOLDS
-# the network is asked when the running method's error exceeds this multiple of the customer's best in training; no value in
-# the thesis
+# the network chooses again once the running method's error exceeds this multiple of the customer's best error in training;
+# no value in the thesis
 RISE = 1.5
 
 NEAR = 1.0  # percentage points of MAPE; no bar uses it
 
-DATAFLOW, OPERATOR = "demand_response", "forecast"  # target of a selector: `examples/demand_response.py`
+DATAFLOW, OPERATOR = "demand_response", "forecast"  # dataflow of the selector: `examples/demand_response.py`
 
 # p. 54; the printed deviation of -0.0318 contradicts Eq. 3.2
 PAPER = {"lowest fold": 0.8412, "highest fold": 0.9448, "deviation from the best": 0.0318}
@@ -131,7 +131,7 @@ class DataSetResult:
 
 def run_case(case: DataSet) -> DataSetResult:
     """Forecast, train and pick on one data set."""
-    with threadpool_limits(1):  # cases run side by side, one a core
+    with threadpool_limits(1):  # cases run side by side, one per core
         readings = generate(case.given, WEEKS, case.seed, case.customers)
         errors, vectors, regimes = forecasts_of(readings)
         hours = WEEK // HORIZON

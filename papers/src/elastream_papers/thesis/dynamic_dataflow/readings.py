@@ -1,7 +1,7 @@
 """Synthetic electricity readings by minute: the thesis's campus meters (3.6) are not public.
 
-Premise of the selection (p. 52): recent variance tells which method will forecast best. The data hold it by
-construction, by three regimes of customers. They test if selection uses it, not if real customers do so.
+Premise of the selection (p. 52): recent variance shows which method will forecast best. The data satisfy it by
+construction, with three regimes of customers. They test whether selection uses it, not whether real customers behave so.
 """
 
 from dataclasses import dataclass

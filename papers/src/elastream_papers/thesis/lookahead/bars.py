@@ -19,8 +19,8 @@ from elastream_papers.thesis.lookahead.experiment import (
 
 PLASTICC = "plasticc"
 GAIN = 0.20  # p. 100: "an improvement of up to 20% in the overall profit as compared to the reactive adaptation algorithm"
-LEAST = TARGET - TOLERANCE  # throughput (Eq. 4.4) that a run keeps; profits compare only among runs that do (p. 111)
-LARGE = 0.10  # error above which Fig. 5.4's curves rise and fall again
+LEAST = TARGET - TOLERANCE  # throughput (Eq. 4.4) that a run keeps; only such runs' profits are comparable (p. 111)
+LARGE = 0.10  # error above which Fig. 5.4's curves first rise, then fall
 SMALL = 0.05  # small errors (Fig. 5.5: PLAStiCC leads at 0 and 5 %)
 # Spearman's rank correlation that is significant for so many points: one-sided, 5 %
 CRITICAL: Mapping[int, float] = {3: 1.0, 4: 1.0, 5: 0.9, 6: 0.829}
@@ -104,7 +104,7 @@ def _profits(results: LookaheadResults) -> Iterator[Check]:
     source = "Fig. 5.3(b)"
 
     def profit(policy: str, horizon: int) -> float:
-        """Return the profit of a policy that keeps the throughput; that of no other compares (p. 111)."""
+        """Return the profit of a policy that keeps the throughput; other profits are not comparable (p. 111)."""
         kept = results.mean("waited", policy, horizon) >= LEAST
         return results.mean("profit", policy, horizon) if kept else -np.inf
 

@@ -77,7 +77,7 @@ FIGURE_5_5 = 20  # minutes ahead in Fig. 5.5
 REACTIVE = ("caf", "waaf", EACH_ROUND, CE)  # reactive policies: one run for all horizons
 POLICIES = ("plasticc", "caf", "waaf", "wpa", "wpo", "wpp")  # the thesis's
 BESIDE = (CE, EACH_ROUND)
-# clouds beside the assumed one: start time and sizes of hosts decide what foresight is worth
+# clouds beside the assumed one: start time and sizes of hosts decide the value of a forecast
 CLOUDS: Mapping[str, Mapping[str, float]] = {
     "hosts start in 10 s": {"start": 10.0},
     "hosts start in 600 s": {"start": 600.0},

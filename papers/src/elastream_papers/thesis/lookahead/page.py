@@ -224,7 +224,7 @@ def _clouded() -> list[tuple[str, str, int]]:
 
 
 def cloud_table(results: Mapping[str, LookaheadResults]) -> Table:
-    """Return profits by cloud, which decides what foresight is worth; the thesis has no such figure."""
+    """Return profits by cloud, which decides the value of a forecast; the thesis has no such figure."""
     rows = [(name, *(f"{each.mean('profit', p, h):.3f}" for _, p, h in _clouded())) for name, each in results.items()]
     return Table("Profit by cloud, perfect oracle", ("", *(name for name, _, _ in _clouded())), tuple(rows))
 

@@ -1,1 +1,1 @@
-"""Chapter 4 of the thesis, simulated: value against cost, planned for what is there now."""
+"""Chapter 4 of the thesis, simulated: value against cost, planned for the present load and hosts."""

@@ -100,7 +100,7 @@ def bars(results: ReactiveResults) -> tuple[Check, ...]:
 
 
 def _static(results: ReactiveResults) -> Iterator[Check]:
-    """Yield Table 4.2 by Eq. 4.4, with what waits and without it, all columns alike."""
+    """Yield Table 4.2 by Eq. 4.4, with and without waiting messages, the same way in all columns."""
     for figure, how in (("waited", "by Eq. 4.4"), ("throughput", "by Eq. 4.4 without what waits")):
         for number, (name, column) in enumerate(COLUMNS.items(), 1):
             off = [results.mean(figure, a, TABLED, column, adapted=False) - TABLE[a][number] for a in ALGORITHMS]
@@ -218,7 +218,7 @@ def _alternates(results: ReactiveResults) -> Iterator[Check]:
 
 
 def _ratio(part: float, whole: float) -> float:
-    """Return `part` over `whole`; 0 if `whole` is no gain: the bar is missed then."""
+    """Return `part` over `whole`; 0 if `whole` is not above 0, so that the bar is missed."""
     return part / whole if whole > 0 else 0.0
 
 

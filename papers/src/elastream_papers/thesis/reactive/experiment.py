@@ -116,7 +116,7 @@ class ReactiveCase:
 class ReactiveRun:
     """Results of a case.
 
-    waited: throughput by Eq. 4.4; throughput: likewise without what waits; unstable: chi. hosts: mean leased.
+    waited: throughput by Eq. 4.4; throughput: the same without waiting messages; unstable: chi. hosts: mean leased.
     most: approximate upper profit (`at_best`). series: (hours, records/s, hosts, throughput, value).
     """
 

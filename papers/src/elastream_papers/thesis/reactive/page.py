@@ -193,7 +193,7 @@ def _summary(runs: Sequence[ReactiveRun]) -> dict[str, Any]:
 
 
 def _unit_json(results: ReactiveResults) -> dict[str, float | None]:
-    """Return the profits at TABLED messages/s, on which the unit of cost decides."""
+    """Return the profits at TABLED messages/s, which depend on the unit of cost."""
     static = {f"static {NAMES[a]}": results.mean("profit", a, TABLED, NONE, adapted=False) for a in ALGORITHMS}
     adapted = {f"adapted {NAMES[a]}": results.mean("profit", a, TABLED) for a in (*ADAPTING, OWN)}
     return {name: rounded(value) for name, value in (static | adapted).items()}

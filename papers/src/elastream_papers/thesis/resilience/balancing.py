@@ -24,9 +24,9 @@ from elastream_papers.thesis.resilience.job import Job
 # of four, once the state is even. Each has a tenth of all records, fine enough for tokens; with 16 partitions the best
 # contiguous placement would just reach BALANCED.
 SKEWED = Job(keys=500_000, rows=250_000, pace=0.0, partitions=32, hot=8, skewed_from=25)
-CORES = 0.4  # cores a host: less than the machine's two together, so that hosts with more records are busy longer
+CORES = 0.4  # cores per host: less than the machine's two together, so that hosts with more records are busy longer
 BALANCED = 1.25  # busiest host's CPU time over the mean (the project's bar)
-STAYS = 3  # balanced batches in a row: one may be chance
+STAYS = 3  # balanced batches in a row: a single one may be chance
 GIVEN_UP = 40  # batches until the wait ends: twice the bar
 MEASURED = 1.0  # seconds between rounds: no measurement is missed
 LIMIT = 1800.0  # seconds for the whole loop
@@ -36,9 +36,9 @@ def balanced_after(made: Bed) -> float:
     """Return batches from the skew until hosts stay `alike` for STAYS batches under `ring`, or infinity."""
     watch = BalanceWatch(made)
     made.run(SKEWED)
-    # Records always wait, as a full batch is always ready: longer than half of what one takes, so that use of CPU alone
-    # decides. A measurement of it is of one batch: two in a row are to say that a host is overloaded, and after a change
-    # one is waited for. Both take up to LONGEST.
+    # A full batch is always ready, so records always wait longer than half a batch, and CPU use alone decides. Each batch
+    # is one measurement. A host is overloaded after two such batches in a row, and a change is followed by one more. Both
+    # take up to LONGEST.
     policy = RingBalance(queue_high=made.normal() / 2, patience=LONGEST, cool_down=LONGEST, cut="load")
     watch.loop = Loop(_AsItIs(made.plant), policy, period=MEASURED, observers=[watch], limit=LIMIT, roll_back=False)
     watch.loop.run()

@@ -1,4 +1,4 @@
-"""Kill test rig: a stateful query (a `Job`) on hosts, cost of faults, exactness of counts."""
+"""Test rig that kills hosts of a stateful query (a `Job`), measures the cost of faults, and checks counts for exactness."""
 
 import math
 import statistics
@@ -62,7 +62,7 @@ class Mended:
 class Steps:
     """Times after a kill (seconds).
 
-    told, placed: until the driver knew of the last loss, and the state was on its successors; NaN if unknown. opened:
+    told: until the driver knew of the last loss. placed: until the state was on its successors. NaN if unknown. opened:
     partitions opened from a standby. files: read for them. opening: longest.
     """
 
@@ -152,7 +152,7 @@ class Bed:
         self.plant.apply(SetTokens(self.operator, tuple(ring.tokens.items())))
 
     def shares(self) -> Mapping[str, float]:
-        """Return the part of the state partitions by host of their last run."""
+        """Return the share of the state partitions that each host ran last."""
         found = dict.fromkeys(self.plant.hosts.usable, 0.0)
         for task, host in self.plant.reconciler.locations().items():
             if task.operator == self.operator:
@@ -180,7 +180,7 @@ class Bed:
 
         self.until(lambda seen: bool(landed()))
         first = min(landed())
-        self._more_than(0, first)  # the batch that it landed with may have been observed later than that
+        self._more_than(0, first)  # that batch may have been observed later
         return max(end for _, end in self.batches() if end <= first)
 
     def settled(self) -> None:

@@ -17,7 +17,7 @@ from elastream_papers.thesis.resilience.reducers import Protection, ReducersPlan
 from elastream_papers.thesis.resilience.scene import REPEATED, TEXT, ResilienceAssumptions, policy, ring_of
 
 PERIOD = 1.0  # seconds between rounds: each measurement is used
-# seconds and final messages/s a host of the load that finds the peak: about four times a host's capacity, slow enough to
+# seconds and final messages/s per host of the load that finds the peak: about four times a host's capacity, slow enough to
 # grow by at most a hundredth over PEAK
 RAMP, MOST = 600.0, 50_000.0
 PEAK = 5.0  # seconds to average a peak over

@@ -29,13 +29,13 @@ from elastream_papers.thesis.resilience.outside import OutsideStore, count_outsi
 from elastream_papers.thesis.resilience.scene import ResilienceAssumptions
 
 HOSTS, ZONES = 4, 2
-# 20,000 records/s (thesis: 15,000 messages/s, Fig. 6.13(b)); two state partitions a host
+# 20,000 records/s (thesis: 15,000 messages/s, Fig. 6.13(b)); two state partitions per host
 STREAM = Job(keys=20_000, rows=5_000, pace=0.25, partitions=8)
 FULL = Job(keys=50_000, rows=100_000, pace=0.0)  # full speed: a full batch is always ready
 # partitions of an interval that moves, records of a batch, and partitions in all
 MOVED, RATES, PARTS = (1, 2), (5_000, 20_000), 16
 INTERVALS = (1.0, 2.0, 5.0, 10.0, 20.0)  # seconds between checkpoints (Fig. 6.12: 1 to 20): ends of batches here
-# Words of the texts for checkpoint sizes, and words a second, as in the simulated runs. An interval's records come as one
+# Words of the texts for checkpoint sizes, and words per second, as in the simulated runs. An interval's records come as one
 # batch, since checkpoints end batches.
 VOCABULARY, WORDS = round(ResilienceAssumptions().vocabulary), round(DELTA_RATE)
 TOLD = 3  # batches until executors report opened copies (each 0.4 s)

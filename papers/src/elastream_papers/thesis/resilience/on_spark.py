@@ -94,7 +94,7 @@ def _hosts() -> str:
 def _bars(found: Resilience) -> Iterator[Check]:
     plain = found.speeds.get("r = 0", [])
     for way in ("r = 1", "r = 2"):
-        # Of a part that failed in mid-round, some have been measured once less often.
+        # If a part failed within a round, some sides have one measurement fewer.
         if ratios := [a / b for a, b in zip(found.speeds.get(way, []), plain, strict=False)]:
             yield median_at_least(f"records/s, {way} over r = 0", ratios, KEPT, "p. 147")
     if found.balanced:

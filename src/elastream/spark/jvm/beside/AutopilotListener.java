@@ -20,7 +20,7 @@ public class AutopilotListener extends SparkListener {
         this.conf = conf;
     }
 
-    /** The application goes on without Autopilot if Python does not start. */
+    /** The application continues without Autopilot if Python does not start. */
     public void onApplicationStart(SparkListenerApplicationStart started) {
         try {
             server = new Py4JServer(conf);

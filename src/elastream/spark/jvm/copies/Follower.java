@@ -18,12 +18,12 @@ import org.apache.spark.sql.execution.streaming.state.StateStoreCoordinatorRef;
 import org.apache.spark.sql.execution.streaming.state.StateStoreProvider;
 
 /**
- * Keeps the replicas of one executor, in one thread: asks the driver which to keep, reads committed batches from the
- * checkpoint, and reports. Takes no task slot, and reports nothing to Spark's coordinator.
+ * Keeps the replicas of one executor, in one thread: requests from the driver which to keep, reads committed batches from
+ * the checkpoint, and reports. Takes no task slot, and reports nothing to Spark's coordinator.
  *
  * A task that starts here takes the replica of its partition, in its own thread and before it opens anything, if the
  * coordinator has that partition here. Spark then finds the store open, as if it had loaded it. So checkpoints name Spark's
- * own provider classes, and a session without replicas reads them as before.
+ * own provider classes, and sessions without replicas can read them.
  */
 public final class Follower implements ExecutorPlugin, Runnable {
     /** Milliseconds between looks for committed batches, and between reports to the driver. */
@@ -264,7 +264,7 @@ public final class Follower implements ExecutorPlugin, Runnable {
         try {
             return (long) (FILE_GROWTH * files(replica));
         } catch (Exception unknown) {
-            return 0L; // reading it will give the reason
+            return 0L; // reading it will show the reason
         }
     }
 

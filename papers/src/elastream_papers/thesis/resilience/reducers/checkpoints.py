@@ -91,7 +91,7 @@ class Checkpoints:
         node, given = fragment.owner, self.reducers.settings
         node.sending = False
         if not node.alive:
-            return  # it failed in the middle of it: nobody can use a part
+            return  # the sender failed in mid-transfer: a partial checkpoint is useless
         node.debt += delta * given.merge
         for other, kept in targets:
             arrival = now + self.reducers.delay(node.row, other.row)
@@ -108,8 +108,8 @@ class Checkpoints:
             return
         same = np.array([owner is fragment.owner for owner in reducers.owner])
         kept = kept & node.fed & same & (node.has | node.seeded)
-        # What it owned until lately is newer than a checkpoint that the new owner makes while it replays: it keeps none of
-        # the tuples that it has processed, so it takes in only what has surely seen all of them.
+        # A former owner's state is newer than a checkpoint that the new owner makes during its replay. The former owner has
+        # not kept the tuples that it processed, so it accepts only checkpoints that surely contain all of them.
         kept &= fragment.stamps - 2 * reducers.settings.bound >= node.former
         if not kept.any():
             return

@@ -78,7 +78,7 @@ class Takeover:
 class Reducers:
     """Nodes on a ring that process `streams`.
 
-    cost: core-seconds a tuple. lost: callback with a takeover's lacking tuples.
+    cost: core-seconds per tuple. lost: callback with a takeover's lacking tuples.
     """
 
     def __init__(self, streams: Streams, keys: KeySpace, settings: ReducerSettings, cost: float, seed: int) -> None:
@@ -165,7 +165,7 @@ class Reducers:
         """Record the end of a replay at `node`."""
         about = self.takeovers[replay.takeover]
         node.covered[:, replay.partitions] = replay.last
-        # Whatever was emitted a latency before it took over had arrived and is replayed.
+        # Tuples emitted at least one latency before the takeover had arrived, and are replayed.
         node.stamp[replay.partitions] = about.decided - self.settings.latency[1]
         about.restored = when if about.restored != about.restored else max(about.restored, when)
 
@@ -199,7 +199,7 @@ class Reducers:
         if self.settings.protection is not Protection.PEERS:
             about.lost += from_sender(node, gained, before, self.settings.protection)
         without = gained & ~node.has
-        # Without a copy all that came before is lost; nothing came before the start.
+        # Without a copy, all earlier tuples are lost; before the start there were none.
         node.covered[:, without] = node.low[:, without] = node.gone[:, without] = arrived[:, without]
         node.twice[:, without] = 0
         about.lost += int(arrived[:, without].sum())
@@ -272,7 +272,7 @@ class Reducers:
             node.drop(node.fed & ~want)
             fresh = want & ~node.fed
             if fresh.any():
-                # Mappers hear of the ring a moment later, and send to it what they emit from then on.
+                # Mappers learn of the ring a moment later, and send later tuples by it.
                 node.low[:, fresh] = self.streams.numbers((now + node.delay)[:, None])[:, fresh]
                 node.fed |= fresh
                 node.feeds += fresh

@@ -83,7 +83,7 @@ class Handover:
             if not owner.alive or owner is node or not part.any():
                 continue
             processed, arrived = reducers.processed(owner)[:, part], reducers.arrived(owner, now)[:, part]
-            # What waits at the owner goes along, as the new host got no tuple from before.
+            # The owner's waiting tuples move along, because the new host has no earlier tuples.
             node.low[:, part] = processed
             stamps = reducers.stamps(owner)
             state = float(reducers.keys.held(reducers.streams.emitted_by(stamps), part).sum())

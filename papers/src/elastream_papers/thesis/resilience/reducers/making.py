@@ -97,7 +97,7 @@ def _refuse_ring(hosts: int, keys: KeySpace, settings: ReducerSettings) -> None:
 
 
 def _shape(graph: Graph, settings: ReducerSettings) -> tuple[str, float, dict[str, float]]:  # noqa: C901
-    """Return (keyed operator, core-seconds a tuple from it on, tuples a record by source), or raise DataflowError."""
+    """Return (keyed operator, core-seconds per tuple from it on, tuples per record by source), or raise DataflowError."""
     keyed = [each for each in graph.operators if each.kind is Kind.KEYED]
     if len(keyed) != 1:
         raise DataflowError(

@@ -63,7 +63,7 @@ class Peers:
         if node.beats > beats:
             return
         watcher = self._watcher(node)
-        # Where the watcher is dead, its own watcher comes to this node hop by hop.
+        # If the watcher is dead, its own watcher reaches this node hop by hop.
         if watcher is not None and watcher.alive:
             self._ask_on(watcher, node, now)
 

@@ -60,18 +60,18 @@ class ReducerSettings:
     # Seconds one way, least and most, drawn by pair of hosts. p. 146: "around 1 ms" at most
     latency: tuple[float, float] = (0.0003, 0.001)
     skew: float = 5e-6  # Seconds, most error of a mapper's clock. p. 146: "few usec"
-    # Core-seconds a tuple without a declared cost. Fig. 6.11(b): 18 reducers process about 60,000 messages/s, 300 usec each
-    # in all, less `receive`, `keep` and checkpoints.
+    # Core-seconds per tuple without a declared cost. Fig. 6.11(b): 18 reducers process about 60,000 messages/s, 300 usec
+    # each in all, less `receive`, `keep` and checkpoints.
     reduce: float = 260e-6
-    receive: float = 20e-6  # core-seconds a tuple at each of the r + 1 receivers; assumed, see the experiment
-    keep: float = 4e-6  # core-seconds a tuple at a secondary: insert and evict; assumed
-    serialise: float = 20e-9  # core-seconds a byte at the sender; assumed: 50 MB/s a core
-    merge: float = 10e-9  # core-seconds a byte, sender and receivers; assumed: 100 MB/s a core
+    receive: float = 20e-6  # core-seconds per tuple at each of the r + 1 receivers; assumed, see the experiment
+    keep: float = 4e-6  # core-seconds per tuple at a secondary: insert and evict; assumed
+    serialise: float = 20e-9  # core-seconds per byte at the sender; assumed: 50 MB/s per core
+    merge: float = 10e-9  # core-seconds per byte, sender and receivers; assumed: 100 MB/s per core
     replay: float = 1.0  # work of a replayed tuple over a new one's; assumed
     tuple_bytes: float = 100.0  # bytes of a tuple at a secondary; assumed: word, count, timestamp, header
     bandwidth: float = 125e6  # Bytes/s of a host's link by default. p. 145: "gigabit Ethernet"
     protection: Protection = Protection.PEERS
-    acknowledge: float = 20e-6  # core-seconds a tuple of Storm's acknowledgement, a message as `receive`
+    acknowledge: float = 20e-6  # core-seconds per tuple of Storm's acknowledgement, a message as `receive`
     # Seconds a thread waits for a read and a write of the external store. Assumed: round trips of 0.5 ms, and 0.2 ms at the
     # store.
     access: float = 0.0014

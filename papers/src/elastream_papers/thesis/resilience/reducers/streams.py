@@ -43,7 +43,7 @@ class Streams:
         # Where between two tuples each mapper begins, so that they do not emit in step.
         self._phase = np.random.default_rng(seed).random((mappers, shares.shape[1]))
         self.end = max(float(edges[-1]) for edges in self._edges)
-        # The same as plain numbers: a run asks for single moments hundreds of thousands of times.
+        # Copies as plain numbers, because a run looks up single moments hundreds of thousands of times.
         self._steps = [(edges.tolist(), reach.tolist()) for edges, reach in zip(self._edges, self._reach, strict=True)]
         self._every = sorted({edge for edges, _ in self._steps for edge in edges})
 
@@ -83,7 +83,7 @@ class Streams:
             return latest
         every = self._every
         first, last = bisect_right(every, low), bisect_left(every, high)
-        stride = 1  # what a host gets done in a moment has come in a moment: the edges next to `begin` are tried first
+        stride = 1  # tuples processed in a moment arrived in a moment, so the edges next to `begin` are tried first
         while first < last:
             at = min((first + last) // 2, first + stride - 1)
             if (reached := self._weighed_by(every[at], weights)) < wanted:
