@@ -3,6 +3,7 @@
 Declaring runs nothing: `flow.graph` validates the dataflow and returns the immutable `Graph`.
 """
 
+import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Generic, NoReturn, Protocol, TypedDict, TypeVar, Unpack, cast
@@ -432,7 +433,7 @@ class Dataflow:
             instead = (
                 "use flow.from_dataframe(...)" if streams else "take one of elastream.io, or an object with schema and read"
             )
-            raise DataflowError(f"source {name!r}: {reads!r} is not a source: {instead}")
+            raise DataflowError(f"source {name!r}: {reprlib.repr(reads)} is not a source: {instead}")
         if isinstance(load, str):
             load = Constant(rate(load))
         if load is not None:

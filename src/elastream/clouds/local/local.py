@@ -1,5 +1,6 @@
 """`Local`: hosts are processes on this machine."""
 
+import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -52,6 +53,10 @@ class Local(Cloud):
         if self.host_type is not None and self.host_types:
             raise CloudError("host_type and host_types exclude each other: give one type, or all of them")
         for named in self._named:
+            if not isinstance(named, HostType | str):
+                raise CloudError(
+                    f"{reprlib.repr(named)} is not a host type: give host_type a HostType, or host_types several"
+                )
             if isinstance(named, str) and named not in HOST_TYPES:
                 raise CloudError(f"no host type is called {named!r} here; known: {', '.join(HOST_TYPES)}")
         if self.min_hosts < 1:
