@@ -211,10 +211,10 @@ class _Model:
         problem = self.problem
         arrived = np.concatenate([[0.0], np.cumsum(problem.work)]) / self.scale
 
-        def until(times: Floats) -> Floats:
+        def arrived_by(times: Floats) -> Floats:
             return np.asarray(arrived[np.searchsorted(problem.times, times, side="left")])
 
-        came = np.diff(until(self.ends_at), prepend=0.0)
+        arrivals = np.diff(arrived_by(self.ends_at), prepend=0.0)
         given_up = [Term(self.given_up, 1.0, self.every), self._earlier(self.given_up, 1, -1.0)]
         terms = [Term(self.backlog, 1.0, self.every), self._earlier(self.backlog, 1, -1.0), *given_up]
         for kind, lease in enumerate(problem.leases):
@@ -223,10 +223,10 @@ class _Model:
             for age, part in enumerate(_starting(lease.start, self.width, exact=self.on_rounds)[: self.steps]):
                 rows = self.step >= age + 1  # the hosts of the first step are there before the run
                 terms.append(Term(self.new[kind][1 : self.steps - age], -part * serves[rows], rows))
-        self._add(terms, came, np.inf)
-        self._add(given_up, 0.0, came)
+        self._add(terms, arrivals, np.inf)
+        self._add(given_up, 0.0, arrivals)
         # Work that waits at the end of a step and will be in time arrived within the latency before it.
-        recent = until(self.ends_at) - until(self.ends_at - problem.latency - ROUNDING)
+        recent = arrived_by(self.ends_at) - arrived_by(self.ends_at - problem.latency - ROUNDING)
         waits = [Term(self.backlog, 1.0, self.every)]
         if steps := math.floor(problem.latency / self.width + ROUNDING):
             waits += [Term(self.given_up, 1.0, self.every), self._earlier(self.given_up, steps, -1.0)]
@@ -445,15 +445,15 @@ def _need_unchained(network: QueueNetwork, settings: Settings) -> _Need:
     graph, heads, sinks = network.graph, list(network.sources), _results(network.graph)
     least, most = (_total(graph, settings, best, _counts(sinks)) for best in (min, max))
     low = min(least[head] for head in heads)
-    passed = frozenset(graph.by_name).intersection(*(_before(graph, sink) for sink in sinks))
+    shared = frozenset(graph.by_name).intersection(*(_before(graph, sink) for sink in sinks))
     drawn = {}
     for station in network.stations:
-        if station.name in passed and isinstance(station, ItemStation):
+        if station.name in shared and isinstance(station, ItemStation):
             volumes = [_total(graph, settings, best, _counts(frozenset({station.name}))) for best in (min, max)]
-            passed -= {station.name}
+            shared -= {station.name}
             if all(volumes[0][head] == volumes[1][head] for head in heads):
                 drawn[station.name] = {head: volumes[0][head] for head in heads}
-    work = _total(graph, settings, min, lambda name, cost: cost if name in passed else 0.0)
+    work = _total(graph, settings, min, lambda name, cost: cost if name in shared else 0.0)
     return _Need(work, max(most[head] for head in heads) / low if low > 0 else math.inf, False, drawn)
 
 

@@ -144,11 +144,11 @@ class Controller:
         if (watched := self._sources()) is None:
             return None
         try:
-            waiting, came = watched.look()
+            waiting, arrived = watched.look()
         except OSError as error:
             self._tell(f"the sources cannot be looked at: {in_one_line(error)}")
             return None
-        self._arrivals.add(self._clock(), came)
+        self._arrivals.add(self._clock(), arrived)
         self._looked_at = self._clock()
         return waiting
 
@@ -160,7 +160,7 @@ class Controller:
             except (OSError, EnvironmentProblem) as error:
                 self._tell(f"the sources cannot be watched: {in_one_line(error)}")
                 return None
-            self._watched.learned(self._each)
+            self._watched.restore(self._each)
         return self._watched
 
     def _plan(self, waiting: Waiting | None) -> None:
@@ -242,8 +242,8 @@ class Controller:
             self._watched.close()
             self._watched = None
         if (watched := self._sources()) is not None:
-            watched.ran(progress.rows, progress.amounts)
-            self._each = watched.each
+            watched.record_run(progress.rows, progress.amounts)
+            self._each = watched.records_per_unit
         age = run.committed - self._oldest
         about["each"] = dict(self._each)
         if records and math.isfinite(age):

@@ -155,9 +155,9 @@ class BatchMetricsCollector(MetricsCollector):
         self._busy = busy[max(0, busy.shape[0] - most + 1) :] if most > 1 else busy[:0]
         for name, reached in closed.offered.items():
             into, (rate, batches) = table[:, :, self.rows[name]], rates[self.context.layout.stage_of[name].segment]
-            came = (reached - np.concatenate([[self._since[name]], reached[:-1]])) / period
-            offered += came
-            into[:, AT[Metric.ARRIVAL_RATE]] = np.where(batches > 0, came, np.nan)
+            arrived = (reached - np.concatenate([[self._since[name]], reached[:-1]])) / period
+            offered += arrived
+            into[:, AT[Metric.ARRIVAL_RATE]] = np.where(batches > 0, arrived, np.nan)
             processed = rate * self.fused.source_share(name)
             into[:, AT[Metric.EMITTED_RATE]] = into[:, AT[Metric.PROCESSED_RATE]] = processed
         self._since = {name: float(reached[-1]) for name, reached in closed.offered.items()}

@@ -88,15 +88,15 @@ def passed(
 ) -> Passed:
     """Return the fractions of records, entering at `rates` by source, that pass one of `changed`."""
     live = live_edges(graph, composition)
-    came = {name: rates.get(name, 0.0) for name in graph.by_name}
+    offered = {name: rates.get(name, 0.0) for name in graph.by_name}
     met = dict.fromkeys(graph.by_name, 0.0)
     arriving, leaving = {}, {}
     for name in graph.order:
-        arriving[name] = met[name] / came[name] if came[name] > 0 else 0.0
+        arriving[name] = met[name] / offered[name] if offered[name] > 0 else 0.0
         leaving[name] = 1.0 if name in changed else arriving[name]
         for edge, part in live[name]:
-            emitted = came[name] * selectivity.get(name, 1.0) * part
-            came[edge.target] += emitted
+            emitted = offered[name] * selectivity.get(name, 1.0) * part
+            offered[edge.target] += emitted
             met[edge.target] += emitted * leaving[name]
     return Passed(arriving, leaving)
 

@@ -32,14 +32,14 @@ class Lulls:
     Attributes:
         needs: (last time, cores) of each need that none has reached since, oldest first; cores decrease.
         lulls: (time of its end, seconds) of each lull.
-        came: For each of the newest hosts, True if its need had passed when it came and records were late.
+        unneeded: For each of the newest hosts, True if its need had passed when it came and records were late.
         late: Time when records were last late. Forecast lateness does not count: few records may be late once a burst is
             over.
     """
 
     needs: tuple[tuple[float, float], ...] = ()
     lulls: tuple[tuple[float, float], ...] = ()
-    came: tuple[bool, ...] = ()
+    unneeded: tuple[bool, ...] = ()
     late: float = -math.inf
 
     def after(self, observation: Observation, cores: float, settle: float) -> "Lulls":
@@ -53,7 +53,7 @@ class Lulls:
         needs = [each for each in self.needs if now - each[0] <= MEMORY_S]
         last = next((time for time, highest in reversed(needs) if highest >= LIKE * cores), now)
         before = max((time for time, _ in self.needs), default=now)
-        came = [late >= request and self._passed(request, cores) for request in _arrived(observation, before)]
+        unneeded = [late >= request and self._need_has_fallen(request, cores) for request in _arrived(observation, before)]
         while needs and needs[-1][1] <= cores:
             needs.pop()
         if needs and cores >= LIKE * needs[-1][1]:
@@ -62,9 +62,9 @@ class Lulls:
             needs.append((now, cores))
         lulls = [each for each in self.lulls if now - each[0] <= MEMORY_S]
         lulls += [(now, now - last)] if now - last > settle else []
-        return Lulls(tuple(needs), tuple(lulls), (*self.came, *came)[-JUDGED:], late)
+        return Lulls(tuple(needs), tuple(lulls), (*self.unneeded, *unneeded)[-JUDGED:], late)
 
-    def _passed(self, request: float, cores: float) -> bool:
+    def _need_has_fallen(self, request: float, cores: float) -> bool:
         """Return True if the need has fallen to `cores` since hosts were requested."""
         return cores < LIKE * max((highest for time, highest in self.needs if time >= request), default=0.0)
 
@@ -74,7 +74,7 @@ class Lulls:
         starting = [observation.leases[host].since for host in observation.coming if host not in observation.waiting]
         recent = (*starting, *_arrived(observation, now - settle))
         since = [now - request for request in recent if self.late >= request]
-        too_late = sum(self.came) > TOO_LATE * len(self.came)
+        too_late = sum(self.unneeded) > TOO_LATE * len(self.unneeded)
         return max((settle, *since, *(MARGIN * seconds for _, seconds in self.lulls if too_late)))
 
 
@@ -107,9 +107,9 @@ class LinearFit:
     def through(cls, rates: Sequence[float], busy: Sequence[float]) -> "LinearFit":
         count = len(rates)
         mean, mean_busy = sum(rates) / count, sum(busy) / count
-        apart = [rate - mean for rate in rates]
-        spread = sum([each * each for each in apart])
-        slope = sum([each * (cores - mean_busy) for each, cores in zip(apart, busy, strict=True)]) / spread
+        deviations = [rate - mean for rate in rates]
+        spread = sum([each * each for each in deviations])
+        slope = sum([each * (cores - mean_busy) for each, cores in zip(deviations, busy, strict=True)]) / spread
         intercept = mean_busy - slope * mean
         rest = [cores - intercept - slope * rate for rate, cores in zip(rates, busy, strict=True)]
         deviation = math.sqrt(sum([each * each for each in rest]) / (count - 2))

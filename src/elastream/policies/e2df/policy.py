@@ -65,8 +65,8 @@ class InstanceActions:
         instances = self.snapshot.instances
         if self._scalable(operator):
             placed = instances.host[instance] >= 0
-            gone = (TaskId(operator, int(instances.index[instance])),) if placed else ()
-            return [SetParallelism(operator, count, without=gone, why=why)]
+            removed = (TaskId(operator, int(instances.index[instance])),) if placed else ()
+            return [SetParallelism(operator, count, without=removed, why=why)]
         by_host = self._tasks_by_host(operator)
         most = max(self._load(each, len(tasks)) for each, tasks in by_host.items())
         moves: list[Action] = []

@@ -311,10 +311,10 @@ def _shifted(
     hosts = sizes.shape[0]
     for k in range(scored):
         less, more = moved[k] / sizes[a, k], moved[k] / sizes[b, k]
-        here, there = load[a, k] / sizes[a, k], load[b, k] / sizes[b, k]
+        load_a, load_b = load[a, k] / sizes[a, k], load[b, k] / sizes[b, k]
         shift = more - less
-        change += hosts * (more * (2 * there + more) - less * (2 * here - less)) - shift * (2 * totals[k] + shift)
-        used += min(1.0, there + more) - min(1.0, there) + min(1.0, here - less) - min(1.0, here)
+        change += hosts * (more * (2 * load_b + more) - less * (2 * load_a - less)) - shift * (2 * totals[k] + shift)
+        used += min(1.0, load_b + more) - min(1.0, load_b) + min(1.0, load_a - less) - min(1.0, load_a)
     return change - BY_USE * used if utilise and abs(used) > ROUNDING else change
 
 
@@ -507,8 +507,8 @@ def sent_by(exchange: Exchange, tasks: int) -> Floats:
     """Return bytes/s that each task sends and receives, 0 if unknown."""
     total = np.zeros(tasks)
     for side in (exchange.source, exchange.target):
-        there = side >= 0
-        total += np.bincount(side[there], exchange.rate[there], tasks)
+        on_host = side >= 0
+        total += np.bincount(side[on_host], exchange.rate[on_host], tasks)
     return total
 
 

@@ -136,7 +136,7 @@ def enacted(
         operator, name = problem.operators[row], problem.options[row][option].name
         if name and observation.composition.alternate(observation.context.graph.by_name[operator]).name != name:
             draft.do(SwitchAlternate(operator, name, why))
-    return (_Shared if problem.shared else _Apart)(draft, problem, deployment, pace, why).actions()
+    return (_Shared if problem.shared else _Unchained)(draft, problem, deployment, pace, why).actions()
 
 
 class _Enacting:
@@ -147,14 +147,14 @@ class _Enacting:
         self.observation = draft.observation
         self.staying = {host.name for host in deployment.hosts if host.name}
 
-    def _going(self) -> list[str]:
+    def _expiring(self) -> list[str]:
         leases, now, empties = self.observation.leases, self.observation.time, self.pace * self.drains
         candidates = [host for host in self.observation.usable if host not in self.staying]
         hosts = [host for host in candidates if due_back(leases[host], now, self.pace, empties)]
         return sorted(hosts, key=lambda host: (tasks_on(self.observation, host), leases[host].remaining(now)))
 
 
-class _Apart(_Enacting):
+class _Unchained(_Enacting):
     def actions(self) -> tuple[Action, ...]:
         draft, target = self.draft, self._target()
         removals: list[TaskId] = []
@@ -221,7 +221,7 @@ class _Apart(_Enacting):
 
     def _releases(self) -> list[Action]:
         draft = self.draft
-        going = [host for host in self._going() if not draft.counts[draft.row(host)].any()]
+        going = [host for host in self._expiring() if not draft.counts[draft.row(host)].any()]
         most = max(0, len(draft.hosts) - max(1, self.problem.min_hosts))
         return [ReleaseHost(host, "not needed, and what is paid of it ends") for host in going[:most]]
 
@@ -256,7 +256,7 @@ class _Shared(_Enacting):
     def _drains(self) -> list[Action]:
         usable = self.observation.usable
         most = min(len(usable) // 2, len(usable) - max(1, self.problem.min_hosts))
-        return [DrainHost(host, "not needed, and what is paid of it ends") for host in self._going()[: max(0, most)]]
+        return [DrainHost(host, "not needed, and what is paid of it ends") for host in self._expiring()[: max(0, most)]]
 
     def _widened(self, operator: str, going: Sequence[Action]) -> list[Action]:
         observation = self.observation

@@ -112,7 +112,7 @@ class _Reading:
         goal, break_even = self._goal()
         problem = self._problem(options, goal)
         deployment = deployment_of(Draft(self.observation), problem)
-        history = replace(self._passed(problem, deployment), costs=self.worked.costs, break_even=break_even)
+        history = replace(self._updated_history(problem, deployment), costs=self.worked.costs, break_even=break_even)
         conditions = self._conditions(history)
         return Situation(problem, deployment, conditions, history, tuple(self.unknown), self.decidable)
 
@@ -269,7 +269,7 @@ class _Reading:
 
     # -- conditions ----------------------------------------------------------------------------------------------------
 
-    def _passed(self, problem: Problem, deployment: Deployment) -> WorkHistory:
+    def _updated_history(self, problem: Problem, deployment: Deployment) -> WorkHistory:
         before, now = self.before, self.observation.time
         began = math.floor(now / problem.goal.period + ROUNDING) * problem.goal.period
         value = value_of(problem, deployment.active)
@@ -281,7 +281,7 @@ class _Reading:
     def _conditions(self, history: WorkHistory) -> Conditions:
         observation, now = self.observation, self.observation.time
         leased = tuple(_host(lease, observation.speeds[name]) for name, lease in observation.leases.items())
-        passed = now - history.began
+        elapsed = now - history.began
         spent = _zero_if_unknown(observation.overall(Metric.COST)) - history.spent
         here = math.fsum([paid(host, history.began, now) for host in leased])
         return Conditions(
@@ -291,7 +291,7 @@ class _Reading:
             time=now,
             bandwidth={} if self.shared else self._bandwidth(),
             began=history.began,
-            value=history.valued / passed if passed > 0 else math.nan,
+            value=history.valued / elapsed if elapsed > 0 else math.nan,
             leased=leased,
             paid=max(0.0, spent - here),
         )
