@@ -211,7 +211,7 @@ CLOCK = ("the clock is set",)
 ARBITER_DIES, REGION_DIES = ("arbiter: killed",), ("east: killed", "west: killed")
 MUTANTS: tuple[Mutant, ...] = (
     Mutant("ten failed observations end the run", "what cannot be seen goes on as planned",
-           ((Loop, "_unseen", ends("ten observations in a row failed")),), needs=GATEWAY),
+           ((Loop, "_empty_observation", ends("ten observations in a row failed")),), needs=GATEWAY),
     Mutant("an odd plan ends the run", "plans are checked, and faults of a round freeze the plan",
            ((loop, "check_plan", lambda plan: plan), UNGUARDED), needs=(f"{POLICY}: no plan", f"{POLICY}: odd actions")),
     Mutant("a full disk ends the run", "a journal that cannot be written freezes the plan",

@@ -258,13 +258,13 @@ class Membership:
                 self._locks.pop(self._bound.pop(host)).close()
             used = set(self._bound.values())
             asks = [type.name for type in self._waiting.values()]
-            gone = []
+            unused = []
             for machine in [machine for machine in self._holder.hosts if machine not in used]:
                 # Granted and unused: kept for a waiting host, else given back.
                 if machine not in self._holder.leave and self._holder.hosts[machine] in asks:
                     asks.remove(self._holder.hosts[machine])
                     continue
-                gone.append(machine)
+                unused.append(machine)
                 if lock := self._locks.pop(machine, None):
                     lock.close()
             refused = tuple(sorted(self._refused & self._holder.leave.keys()))
@@ -273,7 +273,7 @@ class Membership:
             # Hosts given back are unused from now on, before the pool receives it.
             self._holder, message = holder.claim(
                 self._holder,
-                gone,
+                unused,
                 refused=refused,
                 asks=tuple(asks),
                 critical=self._critical,

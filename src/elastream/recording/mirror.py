@@ -120,15 +120,15 @@ class Mirror:
 
     def sync(self, *, last: bool = False) -> None:
         """Copy what has changed; all of it if `last`."""
-        now, there = self._clock(), dict(self._files())
-        for name, stamp in there.items():
+        now, present = self._clock(), dict(self._files())
+        for name, stamp in present.items():
             stamp_copied, at = self._copied.get(name, (None, -SELDOM))
             if stamp == stamp_copied or (stamp[1] >= LARGE and now - at < SELDOM and not last):
                 continue
             with suppress(FileNotFoundError):  # renamed, or forgotten, since it was listed
                 write_whole(self._to / name, (self._root / name).read_bytes())
                 self._copied[name] = stamp, now
-        for name in self._copied.keys() - there:
+        for name in self._copied.keys() - present:
             remove_tree(self._to / name)
             del self._copied[name]
 
