@@ -26,10 +26,10 @@ def measure(arguments: argparse.Namespace) -> Report:
     chosen = cases(number, arguments.first, arguments.policy or tuple(POLICIES))
     options = ExperimentOptions(workers=arguments.workers, progress=counting(100, "cases"), resume=arguments.kept)
     results, _ = run_all(tried, chosen, options, str, tried)
-    return told(results)
+    return report_of(results)
 
 
-def told(found: list[Found]) -> Report:
+def report_of(found: list[Found]) -> Report:
     silent = [each for each in found if each.silent]
     broken = [each for each in found if each.broken]
     for name, failing in (("silent", silent), ("broken", broken)):

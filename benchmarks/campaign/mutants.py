@@ -60,10 +60,10 @@ class Mutant:
         """Return True if it can make a difference under `schedule`."""
         faults = [f"{fault.who}: {fault.kind}: {fault.how}" for fault in schedule.faults]
 
-        def there(needs: tuple[str, ...]) -> bool:
+        def present(needs: tuple[str, ...]) -> bool:
             return not needs or sum(any(need in each for need in needs) for each in faults) >= self.least
 
-        return self.world in ("", schedule.world) and there(self.needs) and there(self.besides)
+        return self.world in ("", schedule.world) and present(self.needs) and present(self.besides)
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
