@@ -223,16 +223,16 @@ class _Instances:
         if search.late() or not len(ways):
             return None
         search.looked_at += len(ways)
-        given, left = ways @ speeds * float(problem.per_instance[row]), room - ways * float(problem.cores[row])
+        added, left = ways @ speeds * float(problem.per_instance[row]), room - ways * float(problem.cores[row])
         trial = np.repeat(capacity[:, None], len(ways), axis=1)
-        trial[row] = given
+        trial[row] = added
         costs, selectivities, possible = (
             np.broadcast_to(each[:, None], trial.shape) for each in (self.costs, self.selectivities, self.possible)
         )
         may = reached(problem, search.conditions, costs, selectivities, trial, possible) >= search.least - ROUNDING
         may &= left.sum(axis=1) >= problem.cores[after].sum() - ROUNDING
         may &= left @ speeds >= self.cores[after].sum() - ROUNDING
-        for way in np.flatnonzero(may)[np.argsort(given[may], kind="stable")].tolist():
+        for way in np.flatnonzero(may)[np.argsort(added[may], kind="stable")].tolist():
             held[:, row] = ways[way]
             found = self._next(at + 1, groups, left[way], trial[:, way], held)
             if found is not None or search.cut:

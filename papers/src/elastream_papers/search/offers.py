@@ -136,11 +136,11 @@ def selected(problem: Problem, choices: Integers) -> tuple[Floats, Floats]:
 
 def possible_rates(problem: Problem, conditions: Conditions, selectivities: Floats) -> Floats:
     """Return records/s at each operator if nothing limits; shape (operators, plans)."""
-    given = _given(problem, conditions)
+    external = _external_rates(problem, conditions)
     found = np.zeros(selectivities.shape)
     sent = np.zeros(selectivities.shape)
     for rows in problem.network.levels:
-        found[rows] = given[rows] + problem.network.weights[rows] @ sent
+        found[rows] = external[rows] + problem.network.weights[rows] @ sent
         sent[rows] = found[rows] * selectivities[rows]
     return found
 
@@ -166,10 +166,10 @@ def reached(
         capacity = capacity * np.divide(work, total, out=np.ones_like(work), where=total > 0)
     with np.errstate(divide="ignore", invalid="ignore"):
         served = np.where(costs > 0, capacity / costs, np.inf)
-    given = _given(problem, conditions)
+    external = _external_rates(problem, conditions)
     taken, sent = np.zeros(possible.shape), np.zeros(possible.shape)
     for rows in problem.network.levels:
-        taken[rows] = np.minimum(given[rows] + problem.network.weights[rows] @ sent, served[rows])
+        taken[rows] = np.minimum(external[rows] + problem.network.weights[rows] @ sent, served[rows])
         sent[rows] = taken[rows] * selectivities[rows]
     ends = problem.network.outputs
     there = possible[ends] > 0
@@ -180,7 +180,7 @@ def reached(
     return found
 
 
-def _given(problem: Problem, conditions: Conditions) -> Floats:
+def _external_rates(problem: Problem, conditions: Conditions) -> Floats:
     """Return records/s from outside and from backlogs, shape (operators, 1)."""
     found = conditions.queues / conditions.seconds
     found[problem.sources] += conditions.rates[0]

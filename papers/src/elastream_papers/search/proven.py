@@ -63,8 +63,8 @@ class LinearModel:
         self.problem, self.conditions, self.offers, self.allowed, self.fixed = problem, conditions, every, allowed, fixed
         self.least = least * (1 - SLACK)
         self.model: Model = mathopt.Model()
-        self.given: Floats = conditions.queues / conditions.seconds
-        self.given[problem.sources] += conditions.rates[0]
+        self.external: Floats = conditions.queues / conditions.seconds
+        self.external[problem.sources] += conditions.rates[0]
         self.most, self.fewest = self._extreme(max), self._extreme(min)
         costs = [max(options[a].cost for a in rows) for options, rows in zip(problem.options, allowed, strict=True)]
         self.needs: Floats = self.most * costs
@@ -156,7 +156,7 @@ class LinearModel:
                 continue
             for rate, chosen in zip(each, choices, strict=True):
                 model.add_linear_constraint(rate <= chosen)
-            arrives: LinearSum | float = float(self.given[row]) / most
+            arrives: LinearSum | float = float(self.external[row]) / most
             for source in np.flatnonzero(problem.network.weights[row] > 0).tolist():
                 sent = float(problem.network.weights[row, source] * self.most[source]) / most
                 for rate, a in zip(found[source], self.allowed[source], strict=True):

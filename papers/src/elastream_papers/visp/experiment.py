@@ -150,9 +150,9 @@ def cases(
     *,
     held: bool = False,
 ) -> list[VispCase]:
-    given = assumptions or VispAssumptions()
+    assumptions = assumptions or VispAssumptions()
     return [
-        VispCase(name, policy, minutes, seed, given, held)
+        VispCase(name, policy, minutes, seed, assumptions, held)
         for name in names
         for policy in policies
         for minutes in ((None,) if policy == "threshold" else BTUS)

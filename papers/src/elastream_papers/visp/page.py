@@ -65,8 +65,10 @@ def run_visp(options: ExperimentOptions) -> Findings:
     if not options.quick:
         wanted = [*visp.cases(policies=visp.JUDGED), *visp.cases(seeds=visp.FEWER_SEEDS, policies=("partial",))]
         held = visp.cases(("two-level",), visp.FEWER_SEEDS, policies=visp.JUDGED, held=True)
-    given = VispAssumptions()
-    changes = {**variations(given), **{each: scaled(given, *each) for each in BEYOND}} if options.sensitivity else {}
+    assumptions = VispAssumptions()
+    changes = (
+        {**variations(assumptions), **{each: scaled(assumptions, *each) for each in BEYOND}} if options.sensitivity else {}
+    )
     seeds = (1,) if options.quick else VARIED_SEEDS
     # One batch, so that workers are not idle between two variations.
     batches = [wanted, held, *(visp.cases(("stepwise",), seeds, changed, visp.JUDGED) for changed in changes.values())]

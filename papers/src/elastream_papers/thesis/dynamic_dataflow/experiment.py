@@ -44,7 +44,7 @@ PICKED = (NETWORK, SELECTOR, ONLINE, REGIME, RANDOM, ORACLE)
 class DataSet:
     """A data set. name: for tables."""
 
-    given: Generator
+    generator: Generator
     seed: int
     customers: int
     name: str = "as assumed"
@@ -132,7 +132,7 @@ class DataSetResult:
 def run_case(case: DataSet) -> DataSetResult:
     """Forecast, train and pick on one data set."""
     with threadpool_limits(1):  # cases run side by side, one per core
-        readings = generate(case.given, WEEKS, case.seed, case.customers)
+        readings = generate(case.generator, WEEKS, case.seed, case.customers)
         errors, vectors, regimes = forecasts_of(readings)
         hours = WEEK // HORIZON
         online = Online(len(METHODS), case.seed)
@@ -160,9 +160,9 @@ def forecasts_of(readings: PowerReadings) -> tuple[Floats, Floats, Integers]:
     for week in range(WARM, loads.shape[1] // WEEK):
         fitted = fit(loads[:, : week * WEEK])
         hours = np.arange(week * WEEK, (week + 1) * WEEK, HORIZON) // HORIZON
-        given = pasts_of(loads, hours)
+        pasts = pasts_of(loads, hours)
         actual = values_of(loads, hours)
-        by_method = [percentage_errors(actual, method(fitted, *given)) for method in METHODS.values()]
+        by_method = [percentage_errors(actual, method(fitted, *pasts)) for method in METHODS.values()]
         found.append(np.stack(by_method, axis=-1).reshape(customers, len(hours), len(METHODS)))
     begins = np.arange(WARM * WEEK, loads.shape[1], HORIZON)
     vectors = np.stack([deviations[:, begins - back] for back in range(HORIZON, 0, -1)], axis=-1)

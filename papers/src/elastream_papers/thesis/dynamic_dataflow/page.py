@@ -52,15 +52,15 @@ def run_dynamic_dataflow(options: ExperimentOptions) -> Findings:
 
     sensitivity: also each parameter halved and doubled.
     """
-    given = Generator()
+    generator = Generator()
     customers = FEWER_CUSTOMERS if options.quick else CUSTOMERS
-    cases = [DataSet(given, seed, customers) for seed in range(1, SEEDS + 1)]
+    cases = [DataSet(generator, seed, customers) for seed in range(1, SEEDS + 1)]
     cases += [
-        DataSet(drawn(given, seed), seed, customers, "drawn")
+        DataSet(drawn(generator, seed), seed, customers, "drawn")
         for seed in range(1, (FEWER_DRAWS if options.quick else DRAWS) + 1)
     ]
     if options.sensitivity:
-        cases += [DataSet(varied, 1, customers, name) for name, varied in labelled(given).items()]
+        cases += [DataSet(varied, 1, customers, name) for name, varied in labelled(generator).items()]
     results, seconds = run_all(run_case, cases, options, lambda case: f"data {case.name}")
     return outcome(results, consequences(options.quick), seconds)
 

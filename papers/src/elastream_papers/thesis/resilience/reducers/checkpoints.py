@@ -73,7 +73,7 @@ class Checkpoints:
         targets = self.targets(node)
         if not targets:
             return
-        reducers, given = self.reducers, self.reducers.settings
+        reducers, settings = self.reducers, self.reducers.settings
         stamps = reducers.stamps(node)
         emitted = reducers.streams.emitted_by(stamps)
         delta = float(reducers.keys.updated(emitted - reducers.streams.emitted_by(node.marked), node.own).sum())
@@ -83,16 +83,16 @@ class Checkpoints:
         fragment = Fragment(node, node.own.copy(), reducers.processed(node), node.twice.copy(), node.gone.copy(), stamps)
         node.sending = True
         node.checkpoints += 1
-        node.debt += delta * given.serialise
-        ready = now + delta * given.serialise / node.core + delta / node.bandwidth
+        node.debt += delta * settings.serialise
+        ready = now + delta * settings.serialise / node.core + delta / node.bandwidth
         reducers.agenda.at(ready, lambda at: self._sent(fragment, targets, delta, at))
 
     def _sent(self, fragment: Fragment, targets: list[tuple[Node, Bools]], delta: float, now: float) -> None:
-        node, given = fragment.owner, self.reducers.settings
+        node, settings = fragment.owner, self.reducers.settings
         node.sending = False
         if not node.alive:
             return  # the sender failed in mid-transfer: a partial checkpoint is useless
-        node.debt += delta * given.merge
+        node.debt += delta * settings.merge
         for other, kept in targets:
             arrival = now + self.reducers.delay(node.row, other.row)
             part = delta * float(kept.sum()) / max(1, int(fragment.owned.sum()))

@@ -233,23 +233,23 @@ class Reducers:
         if replay.tuples:
             node.replays.append(replay)
 
-    def _give_up(self, old: Node, given: Bools, before: Integers, now: float) -> None:
+    def _give_up(self, old: Node, surrendered: Bools, before: Integers, now: float) -> None:
         """End `old`'s ownership; its state becomes a copy where the ring asks for one."""
         stamps = self.stamps(old)
         for segment in old.queue:
-            segment.owned &= ~given
+            segment.owned &= ~surrendered
             segment.weights = self.streams.part_of(segment.owned)
         for replay in list(old.replays):
-            replay.without(given)
+            replay.without(surrendered)
             if not replay.tuples:
                 old.replays.remove(replay)
-        old.own &= ~given
+        old.own &= ~surrendered
         if not old.alive:
             return
-        old.covered[:, given] = old.low[:, given] = before[:, given]
-        old.stamp[given] = old.former[given] = stamps[given]
-        old.fed |= given
-        old.has |= given
+        old.covered[:, surrendered] = old.low[:, surrendered] = before[:, surrendered]
+        old.stamp[surrendered] = old.former[surrendered] = stamps[surrendered]
+        old.fed |= surrendered
+        old.has |= surrendered
         self.weigh(old, now)
 
     def weigh(self, node: Node, now: float) -> None:

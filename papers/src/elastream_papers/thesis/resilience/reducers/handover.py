@@ -74,7 +74,7 @@ class Handover:
 
     def fetch(self, node: Node, missing: Bools, now: float) -> None:
         """Let owners send the state that `node` lacks."""
-        reducers, given = self.reducers, self.reducers.settings
+        reducers, settings = self.reducers, self.reducers.settings
         for owner in self._owners(missing):
             pair = (owner.name, node.name)
             part = missing & owner.own & ~node.seeded
@@ -87,11 +87,11 @@ class Handover:
             node.low[:, part] = processed
             stamps = reducers.stamps(owner)
             state = float(reducers.keys.held(reducers.streams.emitted_by(stamps), part).sum())
-            size = state + given.tuple_bytes * float((arrived - processed).sum())
+            size = state + settings.tuple_bytes * float((arrived - processed).sum())
             self.sent += size
-            owner.debt += size * given.serialise
+            owner.debt += size * settings.serialise
             self._moving[pair] = self._moving.get(pair, np.zeros_like(part)) | part
-            ready = now + size * given.serialise / owner.core + size / min(owner.bandwidth, node.bandwidth)
+            ready = now + size * settings.serialise / owner.core + size / min(owner.bandwidth, node.bandwidth)
             ready += reducers.delay(owner.row, node.row)
             feeds = node.feeds.copy()
             reducers.agenda.at(ready, partial(self._arrive, owner, node, part, feeds, size))

@@ -54,8 +54,8 @@ class KeySpace:
         if not weights:
             raise InputError("keys need weights for at least one source")
         table = np.empty((len(weights), at.size))
-        for row, (source, given) in enumerate(weights.items()):
-            column = np.broadcast_to(np.asarray(given, dtype=np.float64), at.shape)
+        for row, (source, weight) in enumerate(weights.items()):
+            column = np.broadcast_to(np.asarray(weight, dtype=np.float64), at.shape)
             if not (np.isfinite(column).all() and (column >= 0).all() and column.any()):
                 raise InputError(f"the weights of keys at source {source!r} must be 0 or more, and one of them above 0")
             table[row] = column / column.sum()

@@ -48,9 +48,9 @@ def make_reducers(  # noqa: PLR0913
     settings = settings or ReducerSettings(partitions=keys.partitions)
     graph, types = layout.graph, {kind.name: kind for kind in host_types}
     keyed, cost, factors = _shape(graph, settings)
-    given = {**graph.loads, **(loads or {})}
+    merged = {**graph.loads, **(loads or {})}
     for source in graph.sources:
-        if source.name not in given:
+        if source.name not in merged:
             raise DataflowError(f"source {source.name!r} has no load; the simulation needs one")
         if source.name not in keys.sources:
             raise DataflowError(f"source {source.name!r} has no keys; they are of {', '.join(keys.sources)}")
@@ -61,7 +61,7 @@ def make_reducers(  # noqa: PLR0913
         hosts = [each.name for each in by_zones(host_types, hosts, copies=settings.replicas)]
     order = [keys.sources.index(source.name) for source in graph.sources]
     streams = Streams(
-        {source.name: given[source.name] for source in graph.sources}, keys.shares[order], settings.mappers, seed, seconds,
+        {source.name: merged[source.name] for source in graph.sources}, keys.shares[order], settings.mappers, seed, seconds,
         [factors[source.name] for source in graph.sources],
     )  # fmt: skip
     capabilities = {"LeaseHost", "RenewHost", "DrainHost", "CancelDrain", "ReleaseHost"}

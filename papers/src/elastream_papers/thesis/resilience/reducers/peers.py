@@ -103,7 +103,7 @@ class Peers:
 
     def _fetch(self, watcher: Node, dead: list[Node], now: float) -> float:
         """Return when `watcher` has all living copies of `dead`'s partitions; late only after a change of the ring."""
-        reducers, given = self.reducers, self.reducers.settings
+        reducers, settings = self.reducers, self.reducers.settings
         owned = np.any([node.own for node in dead], axis=0)
         ready = now
         for other in reducers.living:
@@ -112,9 +112,9 @@ class Peers:
                 continue
             state = float(reducers.keys.held(reducers.streams.emitted_by(other.stamp), part).sum())
             tuples = float((reducers.arrived(other, now) - other.low)[:, part].sum())
-            size = state + given.tuple_bytes * tuples
-            other.debt += size * given.serialise
-            took = size * (given.serialise / other.core + 1 / min(other.bandwidth, watcher.bandwidth))
+            size = state + settings.tuple_bytes * tuples
+            other.debt += size * settings.serialise
+            took = size * (settings.serialise / other.core + 1 / min(other.bandwidth, watcher.bandwidth))
             took += 2 * reducers.delay(watcher.row, other.row)
             for mine, sent in (
                 (watcher.covered, other.covered), (watcher.twice, other.twice), (watcher.gone, other.gone),

@@ -368,11 +368,11 @@ class Exactness:
 
 def exactness(reducers: "Reducers", now: float) -> Exactness:
     """Return the proof at `now`: each tuple of each partition is counted in exactly one place."""
-    given = reducers.settings
-    emitted = reducers.streams.numbers(np.full((given.mappers, 1), now))
+    settings = reducers.settings
+    emitted = reducers.streams.numbers(np.full((settings.mappers, 1), now))
     taken = np.zeros_like(emitted)
     lacking, twice = np.zeros_like(emitted), np.zeros_like(emitted)
-    owned = np.zeros(given.partitions, dtype=np.bool_)
+    owned = np.zeros(settings.partitions, dtype=np.bool_)
     for node in reducers.living:
         mine = node.own
         assert not (owned & mine).any(), "a partition has two owners"

@@ -117,13 +117,13 @@ class ReducerMetricsCollector:
             for metric in (Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE, Metric.EMITTED_RATE):
                 columns[metric][self.names.index(name)] = rate
         busy = math.fsum(sample.busy[n.name] * n.capacity for n in reducers.on_ring if n.alive)
-        given = math.fsum(node.capacity for node in reducers.on_ring if node.alive)
+        capacity = math.fsum(node.capacity for node in reducers.on_ring if node.alive)
         columns[Metric.ARRIVAL_RATE][row] = tuples
         columns[Metric.PROCESSED_RATE][row] = columns[Metric.EMITTED_RATE][row] = done
         columns[Metric.BACKLOG][row] = queued.sum()
         columns[Metric.PARALLELISM][row] = reducers.settings.partitions
         columns[Metric.BUSY_CORES][row] = busy
-        columns[Metric.UTILISATION][row] = busy / given if given else np.nan
+        columns[Metric.UTILISATION][row] = busy / capacity if capacity else np.nan
         if done > 0:
             columns[Metric.SERVICE_TIME][row] = busy / done
         state = self._state(processed)
