@@ -37,15 +37,15 @@ from elastream_papers.liveness.scenarios import FIXED, QUIET, LivenessCase, Scen
 ROUNDS = 3  # rounds for which a promised metric may stay unknown
 
 
-def is_unknown(seen: Observation, said: Unknown) -> bool:
+def is_unknown(seen: Observation, unknown: Unknown) -> bool:
     """Return True if a metric that a policy reports missing is unknown in its observation."""
-    frame = seen.frames[said.rows]
-    if said.row:
-        return math.isnan(frame.value(said.row, said.metric))
-    return bool(np.isnan(frame.column(said.metric)).all())
+    frame = seen.frames[unknown.rows]
+    if unknown.row:
+        return math.isnan(frame.value(unknown.row, unknown.metric))
+    return bool(np.isnan(frame.column(unknown.metric)).all())
 
 
-class Promised:
+class PromiseMonitor:
     """Counts promised metrics that stay unknown while records pass. broken: a sentence each.
 
     Records pass if a micro-batch with records was committed, or unchained, if some left the operator or reached a sink.
@@ -70,21 +70,21 @@ class Promised:
         }
         sinks = [operator.name for operator in layout.graph.operators if operator.kind is Kind.SINK]
         self.before_sinks = {edge.source for name in sinks for edge in layout.graph.inputs[name]}
-        self.lacked: dict[tuple[Rows, Metric, str], int] = {}
+        self.missing_rounds: dict[tuple[Rows, Metric, str], int] = {}
 
     def look(self, seen: Observation) -> None:
-        passed = self._passed(seen)
-        if not passed:
+        with_records = self._operators_with_records(seen)
+        if not with_records:
             return
-        lacked: dict[tuple[Rows, Metric, str], int] = {}
-        for key in self._unknown(seen, passed):
-            lacked[key] = self.lacked.get(key, 0) + 1
-            if lacked[key] == ROUNDS:
+        missing_rounds: dict[tuple[Rows, Metric, str], int] = {}
+        for key in self._unknown(seen, with_records):
+            missing_rounds[key] = self.missing_rounds.get(key, 0) + 1
+            if missing_rounds[key] == ROUNDS:
                 rows, metric, row = key
                 self.broken.append(f"{metric} of {rows} {row!r} is promised and unknown until {seen.time:g} s")
-        self.lacked = lacked
+        self.missing_rounds = missing_rounds
 
-    def _passed(self, seen: Observation) -> set[str]:
+    def _operators_with_records(self, seen: Observation) -> set[str]:
         names = set(seen.operators.ids)
         if self.kind is PlantKind.UNCHAINED:
             rates = seen.operators.column(Metric.PROCESSED_RATE)
@@ -93,9 +93,9 @@ class Promised:
         segments = {batch.segment for batch in seen.batches if batch.records > 0}
         return {name for name in names if self.layout.stage_of[name].segment in segments}
 
-    def _unknown(self, seen: Observation, passed: set[str]) -> Iterator[tuple[Rows, Metric, str]]:  # noqa: C901
+    def _unknown(self, seen: Observation, with_records: set[str]) -> Iterator[tuple[Rows, Metric, str]]:  # noqa: C901
         for rows, metrics in self.others.items():
-            if rows is Rows.APPLICATION and not passed & self.before_sinks:
+            if rows is Rows.APPLICATION and not with_records & self.before_sinks:
                 continue
             frame = seen.frames[rows]
             for metric in metrics:
@@ -108,13 +108,13 @@ class Promised:
         for metric, operators in self.operators[Rows.OPERATOR].items():
             column = seen.operators.column(metric)
             for row in np.flatnonzero(np.isnan(column)).tolist() if operators else ():
-                if (name := seen.operators.ids[row]) in operators and name in passed:
+                if (name := seen.operators.ids[row]) in operators and name in with_records:
                     yield Rows.OPERATOR, metric, name
         for metric, operators in self.operators[Rows.TASK].items():
             column = seen.tasks.column(metric)
             for row in np.flatnonzero(np.isnan(column)).tolist() if operators else ():
                 name = seen.operators.ids[int(seen.tasks.operator[row])]
-                if name in operators and name in passed:
+                if name in operators and name in with_records:
                     yield Rows.TASK, metric, str(seen.tasks.tasks[row])
 
 
@@ -130,7 +130,7 @@ PATIENCES = (1.0, 3.0, 9.0)  # factors on the length of loads, tried until nothi
 
 
 @dataclass(frozen=True, slots=True)
-class RoundSeen:
+class RoundState:
     """True state at a planning round.
 
     work: core-seconds of the waiting records. beyond: most records above a tolerated queue. offered: records due so far.
@@ -157,7 +157,7 @@ class RoundSeen:
 
 
 @dataclass(frozen=True)
-class Found:
+class CaseResult:
     """Result of a case.
 
     silent: silent rounds. broken: a sentence for each other failure. unpromised: promised metrics that are missing.
@@ -176,32 +176,34 @@ class Found:
         return not (self.silent or self.broken or self.unpromised)
 
 
-def tried(case: LivenessCase) -> Found:
+def tried(case: LivenessCase) -> CaseResult:
     """Run a case and check every property, with longer loads if needed."""
-    found = Found(case)
+    found = CaseResult(case)
     for patience in PATIENCES:
-        found = _tried(case, patience)
+        found = _run_once(case, patience)
         if found.silent or found.unpromised or not found.broken:
             break
     return found
 
 
-def _tried(case: LivenessCase, patience: float) -> Found:
+def _run_once(case: LivenessCase, patience: float) -> CaseResult:
     setup = scenario(case, patience)
     plant, policy = setup.plant(), setup.policy(case.policy)
     if reason := policy.unsupported_reason(plant.context):
-        return Found(case, refused=reason)
+        return CaseResult(case, refused=reason)
     plant.advance(setup.period)
     watch = _Watch(case, plant, setup, patience)
-    honest = _Honest(policy, setup, watch.broken)
+    checked = _CheckedPolicy(policy, setup, watch.broken)
     limit = setup.ends[-1] - setup.period
-    loop = Loop(plant, honest, monitor=setup.period, period=setup.period, observers=[watch], limit=limit, to_the_limit=True)
+    loop = Loop(
+        plant, checked, monitor=setup.period, period=setup.period, observers=[watch], limit=limit, to_the_limit=True
+    )
     watch.stop = loop.stop
     loop.run()
-    return Found(case, watch.silent, tuple(watch.broken), tuple(watch.promised.broken))
+    return CaseResult(case, watch.silent, tuple(watch.broken), tuple(watch.promised.broken))
 
 
-class _Honest(Policy):
+class _CheckedPolicy(Policy):
     """Wraps a policy and checks its statements against the observation it planned for."""
 
     def __init__(self, policy: Policy, setup: Scenario, broken: list[str]) -> None:
@@ -255,11 +257,11 @@ class _Watch(Observer):
             for name, entries in self.entries.items()
         }
         self.stop: Callable[[], None] = lambda: None
-        self.rounds: list[RoundSeen] = []
+        self.rounds: list[RoundState] = []
         self.judged = 0
         self.broken: list[str] = []
         self.silent = 0
-        self.promised = Promised(setup.layout, setup.target, PlantKind.CHAINED if case.fused else PlantKind.UNCHAINED)
+        self.promised = PromiseMonitor(setup.layout, setup.target, PlantKind.CHAINED if case.fused else PlantKind.UNCHAINED)
         self.ends = [("high", setup.ends[1]), ("low", setup.ends[2])]
         self.committed: dict[str, float] = {}
 
@@ -288,7 +290,7 @@ class _Watch(Observer):
                 self.stop()
         return None
 
-    def _truth(self, decision: Decision) -> RoundSeen:
+    def _truth(self, decision: Decision) -> RoundState:
         seen, stations = self.seen, self.plant.network.stations
         # Chained, records in service are in every stage of their query: count them where they waited.
         waits = [station.queued + station.in_service if self.entries[station.name] else 0.0 for station in stations]
@@ -310,7 +312,7 @@ class _Watch(Observer):
         latency = seen.latency().value
         useless = IN_VAIN in decision.note or NO_HELP in decision.note
         tries = ON_TRIAL in decision.note or HALF_HELP in decision.note
-        return RoundSeen(
+        return RoundState(
             seen.time,
             math.fsum(waits),
             math.fsum(wait * self.ahead[station.name] for wait, station in zip(waits, stations, strict=True)),
@@ -399,7 +401,7 @@ def _grows(action: Action, seen: Observation) -> bool:
     return isinstance(action, LeaseHost | CancelDrain)
 
 
-def _silent(case: LivenessCase, setup: Scenario, rounds: Sequence[RoundSeen]) -> bool:
+def _silent(case: LivenessCase, setup: Scenario, rounds: Sequence[RoundState]) -> bool:
     """Return True if the last round is silent under sustained overload."""
     now = rounds[-1]
     times = [round.time for round in rounds]
@@ -421,7 +423,7 @@ def _silent(case: LivenessCase, setup: Scenario, rounds: Sequence[RoundSeen]) ->
 
 
 def _provided(
-    case: LivenessCase, setup: Scenario, name: str, rounds: Sequence[RoundSeen], patience: float
+    case: LivenessCase, setup: Scenario, name: str, rounds: Sequence[RoundState], patience: float
 ) -> Iterator[str]:
     """Check that capacity suffices by the end of a constant load, or that more hosts are useless.
 
@@ -444,14 +446,14 @@ def _provided(
         yield f"at the end of the {name} load latency is {tail[-1].latency:.1f} s, the target {setup.target:.1f} s"
 
 
-def _given_back(setup: Scenario, rounds: Sequence[RoundSeen]) -> Iterator[str]:
+def _given_back(setup: Scenario, rounds: Sequence[RoundState]) -> Iterator[str]:
     most = max(round.usable for round in rounds)
     last = rounds[-1]
     if most >= setup.hosts + 3 and last.hosts >= most:
         yield f"{last.hosts} hosts at the end of the low load, as many as ever; {setup.hosts} at the start"
 
 
-def _fixed(case: LivenessCase, setup: Scenario, name: str, rounds: Sequence[RoundSeen]) -> Iterator[str]:
+def _fixed(case: LivenessCase, setup: Scenario, name: str, rounds: Sequence[RoundState]) -> Iterator[str]:
     tail = [round for round in rounds if round.time > rounds[-1].time - QUIET * setup.own]
     acting = [(round.time, type(round.acted).__name__) for round in tail if round.acted is not None]
     if acting and case.policy not in CYCLING and tail[-1].waiting < WAITING + setup.rates[1] * 2:

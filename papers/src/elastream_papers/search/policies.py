@@ -47,7 +47,7 @@ class Genetic(_Breeding):
 
     def search(self, request: SearchRequest) -> SearchResult:
         """Return the plan bred in this round; the plan in force if no stage is due."""
-        return _bred(request, self.settings) if _due(request) else answered(request, request.situation.deployment)
+        return _genetic_plan(request, self.settings) if _due(request) else answered(request, request.situation.deployment)
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Hybrid(_Breeding, Centralised):
 
     def search(self, request: SearchRequest) -> SearchResult:
         """Return the genetic search's plan in the first round, Algorithm 4's later."""
-        return super().search(request) if request.round else _bred(request, self.settings)
+        return super().search(request) if request.round else _genetic_plan(request, self.settings)
 
 
 @dataclass(frozen=True)
@@ -94,10 +94,10 @@ class Exhaustive(ValueCost):
         if plan is None:
             none = "reaches" if proven.optimal or found.optimal else "was found in time that reaches"
             said = f"no plan on the hosts that may be leased {none} the relative throughput: the greedy plan is taken"
-            return _with(answered(request, deployed(problem, conditions, now)), said)
+            return _with_remark(answered(request, deployed(problem, conditions, now)), said)
         gap = max(0.0, proven.bound - max(found.profit, proven.profit))
         said = f"not all plans were searched in {self.seconds:g} s: none has a profit more than {gap:.2g} above this one's"
-        return answered(request, plan) if proven.optimal else _with(answered(request, plan), said)
+        return answered(request, plan) if proven.optimal else _with_remark(answered(request, plan), said)
 
 
 def _due(request: SearchRequest) -> bool:
@@ -105,25 +105,25 @@ def _due(request: SearchRequest) -> bool:
     return request.round == 0 or request.alternates or request.resources
 
 
-def _bred(asked: SearchRequest, settings: GeneticSettings) -> SearchResult:
+def _genetic_plan(request: SearchRequest, settings: GeneticSettings) -> SearchResult:
     """Return the plan of a genetic search, from the plan in force if that is near the goal.
 
     As in Algorithm 4, that plan stays within the tolerance, except when a host's paid time ends.
     """
-    problem, conditions, now = asked.situation.problem, asked.situation.conditions, asked.situation.deployment
+    problem, conditions, now = request.situation.problem, request.situation.conditions, request.situation.deployment
     goal, reached = problem.goal, score(problem, now, conditions).mean
-    adapting, least = asked.round > 0 or reached >= goal.lowest - ROUNDING, goal.throughput
-    if asked.round and reached > goal.lowest:
-        if reached < goal.throughput + goal.tolerance and not asked.due:
-            return answered(asked, now)
+    adapting, least = request.round > 0 or reached >= goal.lowest - ROUNDING, goal.throughput
+    if request.round and reached > goal.lowest:
+        if reached < goal.throughput + goal.tolerance and not request.due:
+            return answered(request, now)
         conditions = enduring(problem, conditions)
         least = min(least, score(problem, now, conditions).mean)
-    settings = replace(settings, seed=settings.seed + asked.round)
+    settings = replace(settings, seed=settings.seed + request.round)
     found = evolved(problem, conditions, settings, current=now, adapting=adapting, least=least)
-    result = answered(asked, now if found.deployment is None else found.deployment)
+    result = answered(request, now if found.deployment is None else found.deployment)
     cut = f"the search was ended by its {settings.seconds:g} s, after {found.generations} generations"
-    return _with(result, cut) if found.cut else result
+    return _with_remark(result, cut) if found.cut else result
 
 
-def _with(result: SearchResult, remark: str) -> SearchResult:
+def _with_remark(result: SearchResult, remark: str) -> SearchResult:
     return replace(result, remarks=(remark, *result.remarks))

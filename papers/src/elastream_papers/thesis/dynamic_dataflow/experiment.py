@@ -173,12 +173,14 @@ def forecasts_of(readings: PowerReadings) -> tuple[Floats, Floats, Integers]:
 Part = tuple[Floats, Floats, Integers]
 
 
-def _fold(known: Part, judged: Part, online: Online, seed: int) -> ForecastWeek:
+def _fold(training: Part, test: Part, online: Online, seed: int) -> ForecastWeek:
     """Train on `known`, pick on `judged`: (vectors, errors, regimes)."""
-    vectors, errors, regimes = judged
+    vectors, errors, regimes = test
     flat, many = errors.reshape(-1, len(METHODS)), errors.shape[:2]
-    by_regime = {regime: int(known[1][known[2] == regime].mean(axis=0).argmin()) for regime in np.unique(known[2]).tolist()}
-    selector = selector_of([str(c) for c in range(len(vectors))], known[0], known[1], seed)
+    by_regime = {
+        regime: int(training[1][training[2] == regime].mean(axis=0).argmin()) for regime in np.unique(training[2]).tolist()
+    }
+    selector = selector_of([str(c) for c in range(len(vectors))], training[0], training[1], seed)
     network = selector.chooser
     ran, asked = as_it_runs(selector, vectors, errors)
     chosen = {
@@ -268,7 +270,7 @@ def bars(results: Sequence[DataSetResult]) -> tuple[Check, ...]:
     )
 
 
-def held(result: DataSetResult) -> tuple[bool, ...]:
+def bars_held(result: DataSetResult) -> tuple[bool, ...]:
     """Return by bar True if it holds on one data set."""
     return (
         min(result.accuracies) >= PAPER["lowest fold"],

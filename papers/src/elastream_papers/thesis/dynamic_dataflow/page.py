@@ -27,7 +27,7 @@ from elastream_papers.thesis.dynamic_dataflow.experiment import (
     DataSet,
     DataSetResult,
     bars,
-    held,
+    bars_held,
     run_case,
 )
 from elastream_papers.thesis.dynamic_dataflow.methods import METHODS
@@ -124,7 +124,7 @@ SWITCHING = (
 
 def shares_of(checks: Sequence[Check], draws: Sequence[DataSetResult]) -> dict[str, float]:
     """Return the share of drawn data sets in which each bar holds."""
-    found = np.array([held(each) for each in draws], dtype=float)
+    found = np.array([bars_held(each) for each in draws], dtype=float)
     return {check.name: round(float(found[:, number].mean()), 4) for number, check in enumerate(checks)} if draws else {}
 
 

@@ -90,8 +90,8 @@ def generate(generator: Generator, weeks: int, seed: int, customers: int = CUSTO
         shape = np.stack([cycle, cycle - generator.weekend])
         timetable = shape + generator.steps * rng.standard_normal((2, DAY))
         usual = np.where(weekend, shape[1][interval], shape[0][interval])
-        weather = generator.weather * _wander(rng, clock, generator.weather_days * 24 * 60, 1 / 2)
-        drift = generator.drift * _wander(rng, clock, generator.drift_hours * 60, 1 / 3)
+        weather = generator.weather * _slow_variation(rng, clock, generator.weather_days * 24 * 60, 1 / 2)
+        drift = generator.drift * _slow_variation(rng, clock, generator.drift_hours * 60, 1 / 3)
         phase = rng.uniform(0, generator.cycle_minutes)
         on = np.where((clock + phase) % generator.cycle_minutes < generator.cycle_minutes / 2, 1.0, -1.0)
         mean = np.choose(
@@ -120,7 +120,7 @@ def _regimes(rng: np.random.Generator, generator: Generator, home: Regime, minut
     return np.concatenate(found)[:minutes]
 
 
-def _wander(rng: np.random.Generator, clock: Integers, period: float, around: float) -> Floats:
+def _slow_variation(rng: np.random.Generator, clock: Integers, period: float, around: float) -> Floats:
     periods = period * rng.uniform(1 - around, 1 + around, 3)
     phases = rng.uniform(0, 2 * np.pi, 3)
     found: Floats = np.sqrt(2 / 3) * np.sin(2 * np.pi * clock / periods[:, None] + phases[:, None]).sum(axis=0)

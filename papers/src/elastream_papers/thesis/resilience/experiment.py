@@ -222,11 +222,11 @@ def _fault(case: ResilienceCase) -> tuple[Mapping[str, float], Series]:
     plant.advance(SHOWN[1])
     recovered = [each for each in plant.reducers.takeovers if each.why == "recovery"]
     proof = plant.exactness()
-    series = {name: column[_shown(plant)] for name, column in _by_host(plant).items()}
+    series = {name: column[_is_shown(plant)] for name, column in _by_host(plant).items()}
     return {"recovery": recovered[0].seconds, "twice": float(proof.twice), "lacking": float(proof.lacking)}, series
 
 
-def _shown(plant: ReducersPlant) -> NDArray[np.bool_]:
+def _is_shown(plant: ReducersPlant) -> NDArray[np.bool_]:
     times = np.array([sample.time for sample in plant.watch.series])
     found: NDArray[np.bool_] = (times >= SHOWN[0]) & (times <= SHOWN[1])
     return found

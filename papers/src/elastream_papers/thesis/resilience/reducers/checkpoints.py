@@ -38,7 +38,7 @@ class Fragment:
     owned: Bools
     covered: Integers
     twice: Integers
-    gone: Integers
+    missing: Integers
     stamps: Floats
 
 
@@ -78,9 +78,9 @@ class Checkpoints:
         emitted = reducers.streams.emitted_by(stamps)
         delta = float(reducers.keys.updated(emitted - reducers.streams.emitted_by(node.marked), node.own).sum())
         if len(self.made) < RECENT:
-            self.made.append(Checkpoint(node.name, now, delta, float(reducers.keys.held(emitted, node.own).sum())))
+            self.made.append(Checkpoint(node.name, now, delta, float(reducers.keys.state_bytes(emitted, node.own).sum())))
         node.marked[node.own] = stamps[node.own]
-        fragment = Fragment(node, node.own.copy(), reducers.processed(node), node.twice.copy(), node.gone.copy(), stamps)
+        fragment = Fragment(node, node.own.copy(), reducers.processed(node), node.twice.copy(), node.missing.copy(), stamps)
         node.sending = True
         node.checkpoints += 1
         node.debt += delta * settings.serialise
@@ -115,7 +115,11 @@ class Checkpoints:
             return
         fresh = bool((kept & ~node.has).any())
         node.debt += delta * reducers.settings.merge
-        for mine, sent in ((node.covered, fragment.covered), (node.twice, fragment.twice), (node.gone, fragment.gone)):
+        for mine, sent in (
+            (node.covered, fragment.covered),
+            (node.twice, fragment.twice),
+            (node.missing, fragment.missing),
+        ):
             mine[:, kept] = sent[:, kept]
         node.stamp[kept] = fragment.stamps[kept]
         node.former[kept] = -np.inf

@@ -96,13 +96,13 @@ class KeySpace:
 
     def updated(self, tuples: Floats, of: Bools | None = None) -> Floats:
         """Return expected bytes by partition of one update per key in `tuples` (sources, partitions)."""
-        return self._met(tuples, self.written, of)
+        return self._expected_bytes(tuples, self.written, of)
 
-    def held(self, tuples: Floats, of: Bools | None = None) -> Floats:
+    def state_bytes(self, tuples: Floats, of: Bools | None = None) -> Floats:
         """Return expected bytes of state by partition, of keys met in each source's `tuples`."""
-        return self._met(tuples, self.size, of)
+        return self._expected_bytes(tuples, self.size, of)
 
-    def _met(self, tuples: Floats, bytes_of: Floats, of: Bools | None) -> Floats:
+    def _expected_bytes(self, tuples: Floats, bytes_of: Floats, of: Bools | None) -> Floats:
         rows: slice | NDArray[np.int64] = slice(None) if of is None else np.flatnonzero(of[self.partition])
         where = self.partition[rows]
         mean = np.zeros(where.size)
