@@ -195,8 +195,8 @@ def become_region(self: RegionNode, state: Any) -> None:
     self.state = state
 
 
-def believe_claim(ledger: Any, claim: Any, hear: Callable[..., Any] = arbiter._apply_claim) -> Any:
-    return hear(ledger, replace(claim, number=ledger.members[claim.application].number + 1, seen=10**9))
+def believe_claim(ledger: Any, claim: Any, receive: Callable[..., Any] = arbiter._apply_claim) -> Any:
+    return receive(ledger, replace(claim, number=ledger.members[claim.application].number + 1, seen=10**9))
 
 
 UNLOCKED: Part = (Membership, "_locked", lambda self, machine: True)

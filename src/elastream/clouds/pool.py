@@ -245,7 +245,7 @@ class Membership:
                 self._holder = Holder(self._holder.name, hosts=self._holder.hosts)
             view = self._client.claim(self._claim())
         with self._lock:
-            self._holder, self._amount_due, self.refusal = holder.hear(self._holder, view), view.owed, view.refused
+            self._holder, self._amount_due, self.refusal = holder.receive(self._holder, view), view.owed, view.refused
             lost = [host for host, machine in self._bound.items() if machine not in self._holder.hosts]
         for host in lost:
             self._evict(host)

@@ -108,7 +108,7 @@ def lower_bound(problem: Problem, *, whole: bool = True, seconds: float = SOLVE_
             "the bound needs scipy, whose solver HiGHS computes it: install elastream[simulate]", ("bound",)
         ) from None
     relaxed = _Model(problem, whole=False)
-    cost, _, _ = _solved(relaxed)
+    cost, _, _ = _solve(relaxed)
     fractional = Bound(max(0.0, cost * (1 - SLACK)), False)
     if not whole:
         return fractional
@@ -277,7 +277,7 @@ def _starting(start: float, width: float, *, exact: bool) -> Floats:
 # -- its solution -------------------------------------------------------------------------------------------------------
 
 
-def _solved(model: _Model) -> tuple[float, Floats, Floats]:
+def _solve(model: _Model) -> tuple[float, Floats, Floats]:
     from scipy.optimize import linprog
     from scipy.sparse import vstack
 
@@ -308,7 +308,7 @@ def _in_windows(model: _Model, seconds: float) -> tuple[float, str]:
     """Return the bound for whole hosts, and a note."""
     # A Lagrangian relaxation: rows that join windows become costs. For any prices its optimum, a sum over windows, is at
     # most the true one.
-    total, solution, prices = _solved(model)
+    total, solution, prices = _solve(model)
     count = max(1, round(model.steps / WINDOW_STEPS))
     window = model.step_of * count // model.steps
     cells = model.matrix.tocoo()
@@ -360,7 +360,7 @@ def problem_of(scene: Scene, target: float) -> Problem:
     """
     plant, _ = scene.set_up(Static(1))
     network, constants, latency = plant.network, scene.constants, scene.settings.latency
-    if reason := _unproven(scene, plant):
+    if reason := _unsupported_reason(scene, plant):
         raise InputError(f"there is no bound: {reason}", ("bound",))
     assert latency is not None
     need = _need_chained(network, constants) if isinstance(network, FusedNetwork) else _need_unchained(network, constants)
@@ -385,7 +385,7 @@ def problem_of(scene: Scene, target: float) -> Problem:
     )
 
 
-def _unproven(scene: Scene, plant: SimulatedPlant) -> str:
+def _unsupported_reason(scene: Scene, plant: SimulatedPlant) -> str:
     constants, layout = scene.constants, plant.context.layout
     periods = scene.seconds / constants.monitor
     if scene.settings.latency is None:

@@ -109,10 +109,10 @@ class KafkaWatch:
             self._polls.append((before, ends))
         offset = committed_offset(self._checkpoint, self._number)
         read = {**first, **{f"{topic}/{part}": int(at) for topic, parts in offset.items() for part, at in parts.items()}}
-        while self._polls and not _beyond(self._polls[0][1], read):
+        while self._polls and not _count_beyond(self._polls[0][1], read):
             self._polls.popleft()
-        arrived, self._ends = (0.0 if self._ends is None else _beyond(ends, self._ends)), ends
-        return Look(_beyond(ends, read), self._polls[0][0] if self._polls else math.inf, arrived)
+        arrived, self._ends = (0.0 if self._ends is None else _count_beyond(ends, self._ends)), ends
+        return Look(_count_beyond(ends, read), self._polls[0][0] if self._polls else math.inf, arrived)
 
     def close(self) -> None:
         with suppress(Exception):
@@ -122,7 +122,7 @@ class KafkaWatch:
 OffsetReader = Callable[[Sequence[str]], tuple[Mapping[str, int], Mapping[str, int]]]
 
 
-def _beyond(ends: Mapping[str, int], read: Mapping[str, int]) -> float:
+def _count_beyond(ends: Mapping[str, int], read: Mapping[str, int]) -> float:
     return float(sum(max(0, end - read.get(part, 0)) for part, end in ends.items()))
 
 

@@ -252,7 +252,7 @@ class Savings:
             return
         error = self.error
         for fleet, offset in zip(self._dynamic, OFFSETS, strict=True):
-            fleet.add(sample, seconds, kind, self._each(kind, offset * error), self._service.shortest, most)
+            fleet.add(sample, seconds, kind, self._host_rate(kind, offset * error), self._service.shortest, most)
 
     def _measure(self, governed: bool) -> None:
         """Derive from batches how long records may wait, and hosts' overhead with its error."""
@@ -270,12 +270,12 @@ class Savings:
         """Return the relative error of the cores that a record needs."""
         return math.hypot(self.work.spread, self._overhead[1])
 
-    def _each(self, kind: HostType, more: float = 0.0) -> float:
+    def _host_rate(self, kind: HostType, more: float = 0.0) -> float:
         """Return the records/s of a host; `more`: relative increase of the work per record."""
         return kind.cores * kind.speed / (self.work.each * self._overhead[0] * max(0.1, 1 + more))
 
     def _hosts(self, rate: float, kind: HostType, more: float) -> int:
-        each = self._each(kind, more)
+        each = self._host_rate(kind, more)
         tasks, fewest = self._tasks if self._batches else Tasks(), int(hosts_for(rate, each))
         enough = (n for n in range(fewest, 2 * fewest) if n * each >= rate * tasks.unevenness(n * kind.width))
         return next(enough, fewest)

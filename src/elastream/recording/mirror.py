@@ -116,7 +116,7 @@ class Mirror:
         assert directory.files is not None
         self._root, self._to, self._clock = directory.root, directory.files / COPY, clock
         self._copied: dict[str, tuple[tuple[int, int], float]] = {}
-        write_whole(directory.files / LAST, json.dumps(marked(_ours(directory))).encode())
+        write_whole(directory.files / LAST, json.dumps(marked(_origin(directory))).encode())
 
     def sync(self, *, last: bool = False) -> None:
         """Copy what has changed; all of it if `last`."""
@@ -259,14 +259,14 @@ def check_not_overtaken(directory: RunDirectory) -> None:
     if directory.files is None or not (about := _last(directory.files)):
         return
     fetched_from = directory.root / FETCHED
-    if about != _ours(directory) and not (fetched_from.exists() and json.loads(fetched_from.read_text()) == about):
+    if about != _origin(directory) and not (fetched_from.exists() and json.loads(fetched_from.read_text()) == about):
         raise InputError(
             f"{directory.root} is not what the run last was: {about['root']} on {about['machine']} went on with it;"
             f" resume {directory.files}"
         )
 
 
-def _ours(directory: RunDirectory) -> dict[str, Any]:
+def _origin(directory: RunDirectory) -> dict[str, Any]:
     return {"machine": platform.node(), "root": str(directory.root)}
 
 

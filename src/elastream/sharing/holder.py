@@ -26,7 +26,7 @@ class Holder:
 AnyHolder = TypeVar("AnyHolder", bound=Holder)
 
 
-def hear(holder: AnyHolder, view: View) -> AnyHolder:
+def receive(holder: AnyHolder, view: View) -> AnyHolder:
     """Return the state after a view; ignore one that is not newer than the last.
 
     A host let go returns only if it changed after the last claim without it. Otherwise the view is older than that claim,

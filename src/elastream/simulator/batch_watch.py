@@ -181,10 +181,10 @@ class BatchMetricsCollector(MetricsCollector):
 
     def observation(self, now: float, composition: Composition) -> Observation:
         self.application = self._figures()
-        self._alternates.ran(self._ran(), self.pool.mean_speed(now))
+        self._alternates.ran(self._last_commits(), self.pool.mean_speed(now))
         return super().observation(now, composition)
 
-    def _ran(self) -> Mapping[tuple[str, str], float]:
+    def _last_commits(self) -> Mapping[tuple[str, str], float]:
         return self.fused.ran
 
     def _figures(self) -> dict[Metric, float]:

@@ -214,7 +214,7 @@ def calibrate(
     services = dict(base.services)
     for name, part in parts.items():
         cost = costs.record * part.share / part.arriving if part.arriving > 0 else 0.0
-        own = _own(recording, layout.graph.by_name[name], cost / part.seconds) if part.seconds > 0 else {}
+        own = _alternate_costs(recording, layout.graph.by_name[name], cost / part.seconds) if part.seconds > 0 else {}
         services[name] = base.service(name).costing(cost, part.selectivity, own)
         notes.add(f"a record at {name}", cost, "core-s", "share of a source record's cost, by recorded service times")
         for alternate, (each, _) in own.items():
@@ -424,7 +424,9 @@ def _parts(recording: Recording, layout: Layout, notes: Notes) -> dict[str, Part
     return {name: replace(part, share=spent[name] / whole if whole > 0 else 1 / len(parts)) for name, part in parts.items()}
 
 
-def _own(recording: Recording, operator: Operator, ratio: float) -> dict[str, tuple[float | None, float | None]]:
+def _alternate_costs(
+    recording: Recording, operator: Operator, ratio: float
+) -> dict[str, tuple[float | None, float | None]]:
     """Return (core-seconds per record, selectivity) of each alternate that ran; `ratio`: cost over service time."""
     costs: dict[str, tuple[float | None, float | None]] = {}
     for alternate in operator.alternates:

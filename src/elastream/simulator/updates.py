@@ -72,20 +72,20 @@ class Updates:
         self.running = [update for update in self.running if update.waiting or update.epoch > oldest]
 
 
-class Passed(NamedTuple):
+class UpdatedFractions(NamedTuple):
     """Fraction of each operator's arriving and leaving records that passed a changed operator."""
 
     arriving: Mapping[str, float]
     leaving: Mapping[str, float]
 
 
-def passed(
+def updated_fractions(
     graph: Graph,
     rates: Mapping[str, float],
     selectivity: Mapping[str, float],
     composition: Composition,
     changed: Collection[str],
-) -> Passed:
+) -> UpdatedFractions:
     """Return the fractions of records, entering at `rates` by source, that pass one of `changed`."""
     live = live_edges(graph, composition)
     offered = {name: rates.get(name, 0.0) for name in graph.by_name}
@@ -98,7 +98,7 @@ def passed(
             emitted = offered[name] * selectivity.get(name, 1.0) * part
             offered[edge.target] += emitted
             met[edge.target] += emitted * leaving[name]
-    return Passed(arriving, leaving)
+    return UpdatedFractions(arriving, leaving)
 
 
 def ahead(graph: Graph, composition: Composition, changed: Collection[str]) -> frozenset[str]:

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from elastream.errors import InputError
 from elastream.policies.value_cost.greedy import deployed, enduring
-from elastream.policies.value_cost.policy import Centralised, SearchRequest, SearchResult, ValueCost, answered
+from elastream.policies.value_cost.policy import Centralised, SearchRequest, SearchResult, ValueCost, search_result
 from elastream.policies.value_cost.problem import score
 from elastream.units import ROUNDING
 from elastream_papers.search.exhaustive import exhausted
@@ -47,7 +47,9 @@ class Genetic(_Breeding):
 
     def search(self, request: SearchRequest) -> SearchResult:
         """Return the plan bred in this round; the plan in force if no stage is due."""
-        return _genetic_plan(request, self.settings) if _due(request) else answered(request, request.situation.deployment)
+        return (
+            _genetic_plan(request, self.settings) if _due(request) else search_result(request, request.situation.deployment)
+        )
 
 
 @dataclass(frozen=True)
@@ -85,19 +87,19 @@ class Exhaustive(ValueCost):
         # Above the goal, a release saves nothing before its paid time ends, and the next queue would lease a host again.
         spare = reached > self.throughput + self.tolerance and bool(request.due)
         if not _due(request) or (request.round and reached >= problem.goal.lowest and not spare):
-            return answered(request, now)
+            return search_result(request, now)
         found = exhausted(problem, conditions, seconds=self.seconds, current=now)
         if found.optimal and found.deployment is not None:
-            return answered(request, found.deployment)
+            return search_result(request, found.deployment)
         proven = optimum(problem, conditions, seconds=self.seconds, current=now)
         plan = found.deployment if found.profit >= proven.profit else proven.deployment
         if plan is None:
             none = "reaches" if proven.optimal or found.optimal else "was found in time that reaches"
             said = f"no plan on the hosts that may be leased {none} the relative throughput: the greedy plan is taken"
-            return _with_remark(answered(request, deployed(problem, conditions, now)), said)
+            return _with_remark(search_result(request, deployed(problem, conditions, now)), said)
         gap = max(0.0, proven.bound - max(found.profit, proven.profit))
         said = f"not all plans were searched in {self.seconds:g} s: none has a profit more than {gap:.2g} above this one's"
-        return answered(request, plan) if proven.optimal else _with_remark(answered(request, plan), said)
+        return search_result(request, plan) if proven.optimal else _with_remark(search_result(request, plan), said)
 
 
 def _due(request: SearchRequest) -> bool:
@@ -115,12 +117,12 @@ def _genetic_plan(request: SearchRequest, settings: GeneticSettings) -> SearchRe
     adapting, least = request.round > 0 or reached >= goal.lowest - ROUNDING, goal.throughput
     if request.round and reached > goal.lowest:
         if reached < goal.throughput + goal.tolerance and not request.due:
-            return answered(request, now)
+            return search_result(request, now)
         conditions = enduring(problem, conditions)
         least = min(least, score(problem, now, conditions).mean)
     settings = replace(settings, seed=settings.seed + request.round)
     found = evolved(problem, conditions, settings, current=now, adapting=adapting, least=least)
-    result = answered(request, now if found.deployment is None else found.deployment)
+    result = search_result(request, now if found.deployment is None else found.deployment)
     cut = f"the search was ended by its {settings.seconds:g} s, after {found.generations} generations"
     return _with_remark(result, cut) if found.cut else result
 

@@ -235,7 +235,7 @@ class LoadHistory:
         if before is not None:
             first = int(before.samples[0].searchsorted(observation.time - keep))
             samples = np.concatenate([before.samples[:, first:], samples], axis=1)
-            after = before._with(
+            after = before._replaced(
                 samples=samples, began=began, last_drain=last_drain, last_batches=last_batches, ended=ended, late=late,
                 queries=queries, record=record,
             )  # fmt: skip
@@ -255,7 +255,7 @@ class LoadHistory:
             record=record,
         )
 
-    def _with(self, **changes: object) -> "LoadHistory":
+    def _replaced(self, **changes: object) -> "LoadHistory":
         # Several copies a round by `dataclasses.replace` would take most of its time.
         copy = object.__new__(LoadHistory)
         vars(copy).update(vars(self), **changes)
@@ -296,7 +296,7 @@ class LoadHistory:
         """Return this history with a need; drop those older than `settle` seconds."""
         recent = tuple(each for each in self.needs if each[0] >= time - settle and len(each[1]) == len(cores))
         needs = (*recent, (time, cores))
-        return self._with(needs=needs)
+        return self._replaced(needs=needs)
 
     def insufficient(self, time: float, rate: float) -> float:
         """Return the cores that lately did not suffice for a similar rate; 0 if there are none."""
@@ -305,10 +305,10 @@ class LoadHistory:
 
     def with_surprise(self, time: float, forecast: Forecast, horizon: float, pace: float) -> "LoadHistory":
         surprises = self.surprises.after(time, forecast.level, forecast.expected, horizon, pace)
-        return self._with(surprises=surprises)
+        return self._replaced(surprises=surprises)
 
     def with_bounds(self, bounds: tuple[float, ...]) -> "LoadHistory":
-        return self if bounds == self.partition_bounds else self._with(partition_bounds=bounds)
+        return self if bounds == self.partition_bounds else self._replaced(partition_bounds=bounds)
 
     @property
     def highest(self) -> Floats:

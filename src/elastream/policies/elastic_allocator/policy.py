@@ -233,7 +233,7 @@ def _search(
     tasks, hosts = wants.shape[0], sizes.shape[0]
     tried, rest = _match(wants, load, sizes, place, most, trials, utilise, scored)
     tried += _improve(wants, load, sizes, place, most, trials - tried, utilise, scored)
-    best = _worth(load, sizes, most, utilise, scored)
+    best = _objective(load, sizes, most, utilise, scored)
     at, tried_load = place.copy(), load.copy()
     draw, idle = 12345, 0
     while idle < PATIENCE * tasks and tried + 2 * (hosts + tasks) * tasks <= trials:
@@ -248,7 +248,7 @@ def _search(
                 at[i] = h
         tried += _improve(wants, tried_load, sizes, at, most, trials - tried, utilise, scored)
         idle += 1
-        worth = _worth(tried_load, sizes, most, utilise, scored)
+        worth = _objective(tried_load, sizes, most, utilise, scored)
         if worth < best - ROUNDING:
             best, idle = worth, 0
             place[:] = at
@@ -268,7 +268,7 @@ def _fits(want: Floats, load: Floats, size: Floats, most: float) -> bool:
 
 
 @njit(cache=True)
-def _worth(load: Floats, sizes: Floats, most: float, utilise: bool, scored: int) -> float:
+def _objective(load: Floats, sizes: Floats, most: float, utilise: bool, scored: int) -> float:
     """Return the objective, lexicographic: overload, negative utilisation, n sum(u^2) - (sum u)^2."""
     worth = used = 0.0
     hosts, kinds = sizes.shape

@@ -42,7 +42,7 @@ from elastream.policies.look_ahead.planner import (
     same,
 )
 from elastream.policies.value_cost.greedy import adapted, deployed
-from elastream.policies.value_cost.policy import SearchRequest, SearchResult, ValueCost, answered, loss, missed
+from elastream.policies.value_cost.policy import SearchRequest, SearchResult, ValueCost, loss, missed, search_result
 from elastream.policies.value_cost.problem import Conditions, Deployment, Problem, score
 from elastream.units import format_duration
 
@@ -133,7 +133,7 @@ class LookAhead(ValueCost):
         done = own.done.after(
             request.situation.problem, request.observation.time, self.horizon, request.situation.deployment, deployment
         )
-        result = answered(request, deployment, replace(own, done=done, enacted=deployment))
+        result = search_result(request, deployment, replace(own, done=done, enacted=deployment))
         if why:  # present figures say little about a plan for later
             result = replace(
                 result, why=why, remarks=loss(request.situation.problem, deployment, conditions) if request.priced else ()

@@ -57,7 +57,7 @@ def missed(problem: Problem, deployment: Deployment, conditions: Conditions) -> 
     if not lacking.any():
         return (f"{message}: links between hosts let no more through",)
     total = float(lacking.max() if problem.shared else lacking.sum())
-    message, why = f"{message}, for want of {total:.3g} cores of speed 1", _why(problem, lacking)
+    message, why = f"{message}, for want of {total:.3g} cores of speed 1", _cause(problem, lacking)
     if not why and len(deployment.hosts) >= problem.max_hosts:
         return (f"{at_most(problem.max_hosts)}, and {message}",)
     return (message + why,)
@@ -83,7 +83,7 @@ def _lacking(problem: Problem, deployment: Deployment, conditions: Conditions) -
     return np.where(lacking > ROUNDING * np.maximum(need, 1.0), lacking, 0.0)
 
 
-def _why(problem: Problem, lacking: Floats) -> str:
+def _cause(problem: Problem, lacking: Floats) -> str:
     row = int(np.argmax(lacking))
     name, cores, memory = problem.operators[row], float(problem.cores[row]), float(problem.memory[row])
     if not problem.types:
@@ -448,10 +448,10 @@ class Centralised(ValueCost):
             bought=bought if request.resources else (),
             pace=request.pace,
         )
-        return answered(request, deployment, lost)
+        return search_result(request, deployment, lost)
 
 
-def answered(request: SearchRequest, deployment: Deployment, own: Any = None) -> SearchResult:
+def search_result(request: SearchRequest, deployment: Deployment, own: Any = None) -> SearchResult:
     """Return a search result with predicted throughput and value, and a remark on a missed goal."""
     problem, conditions = request.situation.problem, request.situation.conditions
     before, then = (score(problem, each, conditions) for each in (request.situation.deployment, deployment))

@@ -120,13 +120,13 @@ class _Reading:
     def _working(self) -> list[Operator]:
         return [operator for operator in self.graph.operators if operator.alternates]
 
-    def _lacks(self, metric: Metric, rows: Rows, row: str, consequence: str = "cannot plan") -> None:
+    def _report_unknown(self, metric: Metric, rows: Rows, row: str, consequence: str = "cannot plan") -> None:
         self.unknown.append(Unknown(metric, rows, row, consequence))
 
     def _rates(self) -> Mapping[str, float]:
         for name, rate in self.worked.rates.items():
             if math.isnan(rate):
-                self._lacks(Metric.ARRIVAL_RATE, Rows.OPERATOR, name)
+                self._report_unknown(Metric.ARRIVAL_RATE, Rows.OPERATOR, name)
         return {name: 0.0 if math.isnan(rate) else rate for name, rate in self.worked.rates.items()}
 
     # -- the problem ---------------------------------------------------------------------------------------------------
@@ -140,19 +140,19 @@ class _Reading:
         values = self._values(operator)
         options = []
         for name in [alternate.name for alternate in operator.alternates if alternate.name in allowed]:
-            composition = self._with(element, name)
+            composition = self._with_option(element, name)
             cost = self._cost(operator, composition)
             if not math.isnan(cost):
                 options.append(Option(name, values[name], cost, self.worked.selectivity(operator, composition)))
             elif name != runs:
-                self._lacks(Metric.SERVICE_TIME, Rows.ALTERNATE, f"{operator.name}.{name}", "cannot choose it")
+                self._report_unknown(Metric.SERVICE_TIME, Rows.ALTERNATE, f"{operator.name}.{name}", "cannot choose it")
         if not options or (runs in allowed and runs not in [option.name for option in options]):
-            self._lacks(Metric.SERVICE_TIME, Rows.OPERATOR, operator.name)
+            self._report_unknown(Metric.SERVICE_TIME, Rows.OPERATOR, operator.name)
             self.decidable = False
             return (Option("", values[runs], 0.0, 1.0),)
         return tuple(options)
 
-    def _with(self, element: DynamicElement | None, name: str) -> Composition:
+    def _with_option(self, element: DynamicElement | None, name: str) -> Composition:
         return self.composition if element is None else with_option(self.composition, element, name)
 
     def _cost(self, operator: Operator, composition: Composition) -> float:
