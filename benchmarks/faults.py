@@ -53,7 +53,7 @@ class Outcome:
     restarts: int = 0
 
 
-def tried(case: Case) -> Outcome:
+def run_seed(case: Case) -> Outcome:
     schedule, began = drawn(case.seed, case.faults), time.process_time()
     history, broken = ran(schedule)
     kinds = tuple(kind for _, kind in history.faults)
@@ -61,12 +61,12 @@ def tried(case: Case) -> Outcome:
     return Outcome(case, broken, schedule.world, seconds, kinds, len(history.sink), len(history.calls), history.restarts)
 
 
-def caught(mutant: Mutant, first: int, tries: int, faults: int = FAULTS) -> Outcome | None:
+def first_detection(mutant: Mutant, first: int, tries: int, faults: int = FAULTS) -> Outcome | None:
     shows = (seed for seed in range(first, first + SEEDS) if mutant.shows(drawn(seed, faults)))
     for seed in islice(shows, tries):
         with mutant.at_work():
             try:
-                found = tried(Case(seed, faults, mutant.name))
+                found = run_seed(Case(seed, faults, mutant.name))
             except Exception as error:  # a world that cannot continue counts as broken
                 return Outcome(Case(seed, faults, mutant.name), (Violation("control", 0.0, repr(error)),))
         if found.broken:
@@ -74,7 +74,7 @@ def caught(mutant: Mutant, first: int, tries: int, faults: int = FAULTS) -> Outc
     return None
 
 
-def said(outcome: Outcome | None) -> str:
+def detection_text(outcome: Outcome | None) -> str:
     return "missed" if outcome is None else f"caught by seed {outcome.case.seed}: {outcome.broken[0]}"
 
 
@@ -84,7 +84,7 @@ def simulated(arguments: argparse.Namespace) -> Report:
     cases = [Case(seed, arguments.faults or FAULTS) for seed in range(arguments.first, arguments.first + seeds)]
 
     options = ExperimentOptions(workers=arguments.workers, progress=counting(50, "seeds"))
-    found, seconds = run_all(tried, cases, options, str)
+    found, seconds = run_all(run_seed, cases, options, str)
     for each in [each for each in found if each.broken][:20]:
         progress(f"seed {each.case.seed} ({each.world}): {'; '.join(map(str, each.broken[:3]))}")
     faults = Counter(kind for each in found for kind in each.kinds)
@@ -114,8 +114,8 @@ def mutants(arguments: argparse.Namespace, report: Report) -> Report:
 
     def tried_mutant(name: str) -> Outcome | None:
         mutant = next(each for each in MUTANTS if each.name == name)
-        outcome = caught(mutant, arguments.first, tries, arguments.faults or FAULTS)
-        progress(f"{name} (undoes: {mutant.undoes}): {said(outcome)}")
+        outcome = first_detection(mutant, arguments.first, tries, arguments.faults or FAULTS)
+        progress(f"{name} (undoes: {mutant.undoes}): {detection_text(outcome)}")
         return outcome
 
     found, seconds = run_all(tried_mutant, wanted, ExperimentOptions(workers=arguments.workers), str)
@@ -128,7 +128,7 @@ def mutants(arguments: argparse.Namespace, report: Report) -> Report:
         "mutants": len(wanted),
         "mutants caught": sum(each is not None for each in found),
         **{f"mutant: {name}": by for name, by in shown.items()},
-        "mutants in full": {name: said(each) for name, each in zip(wanted, found, strict=True)},
+        "mutants in full": {name: detection_text(each) for name, each in zip(wanted, found, strict=True)},
     }
     report.at_least(
         "fraction of mutants caught", report.figures["mutants caught"] / max(1, len(wanted)), CAUGHT, "the project's bar"
@@ -165,7 +165,7 @@ def on_spark(arguments: argparse.Namespace) -> Report:
     return report
 
 
-def one(arguments: argparse.Namespace) -> Report:
+def replay_seed(arguments: argparse.Namespace) -> Report:
     report = Report()
     schedule = drawn(arguments.seed, arguments.faults or FAULTS)
     _, broken = ran(schedule)
@@ -186,7 +186,7 @@ def one(arguments: argparse.Namespace) -> Report:
 
 def measure(arguments: argparse.Namespace) -> Report:
     if arguments.seed is not None:
-        return one(arguments)
+        return replay_seed(arguments)
     if arguments.mutants:
         return mutants(arguments, Report())
     if arguments.spark:

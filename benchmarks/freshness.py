@@ -80,21 +80,21 @@ class Outcome:
 class World:
     """The arrivals, what is committed, and one run at a time. Implements the watch of the source."""
 
-    def __init__(self, folder: Path, came: Floats, rng: RNG) -> None:
-        self.directory, self.came, self.rng = RunDirectory(folder), np.cumsum(came), rng
+    def __init__(self, folder: Path, arrived: Floats, rng: RNG) -> None:
+        self.directory, self.cumulative, self.rng = RunDirectory(folder), np.cumsum(arrived), rng
         self.now = self.committed = self.cost = self.fresh = 0.0
         self.before: float | None = None
         self.run: Run | None = None
         self.starts = 0
 
     def arrived(self, at: float) -> float:
-        return float(self.came[min(len(self.came) - 1, int(at))])
+        return float(self.cumulative[min(len(self.cumulative) - 1, int(at))])
 
     def look(self) -> Look:
         arrived = self.arrived(self.now)
         since, self.before = arrived if self.before is None else self.before, arrived
         waiting = arrived - self.committed
-        oldest = float(np.searchsorted(self.came, self.committed, side="right")) if waiting > 0 else math.inf
+        oldest = float(np.searchsorted(self.cumulative, self.committed, side="right")) if waiting > 0 else math.inf
         return Look(waiting, oldest, arrived - since)
 
     def close(self) -> None: ...

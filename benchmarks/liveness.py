@@ -13,7 +13,7 @@ from _common import Report, counting, main, progress
 from elastream.evaluation.cases import run_all
 from elastream.evaluation.experiments import ExperimentOptions
 from elastream.evaluation.trials import cores
-from elastream_papers.liveness.runs import Found, tried
+from elastream_papers.liveness.runs import CaseResult, tried
 from elastream_papers.liveness.scenarios import POLICIES, cases
 
 CASES, QUICK = 5000, 200
@@ -26,10 +26,10 @@ def measure(arguments: argparse.Namespace) -> Report:
     chosen = cases(number, arguments.first, arguments.policy or tuple(POLICIES))
     options = ExperimentOptions(workers=arguments.workers, progress=counting(100, "cases"), resume=arguments.kept)
     results, _ = run_all(tried, chosen, options, str, tried)
-    return told(results)
+    return report_of(results)
 
 
-def told(found: list[Found]) -> Report:
+def report_of(found: list[CaseResult]) -> Report:
     silent = [each for each in found if each.silent]
     broken = [each for each in found if each.broken]
     for name, failing in (("silent", silent), ("broken", broken)):

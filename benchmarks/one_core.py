@@ -28,7 +28,7 @@ QUICK = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Measurement:
     """Records/s in the first and third window, seconds until a leased host works, longest batch over the median before."""
 
     first: float
@@ -37,7 +37,7 @@ class Found:
     longest: float
 
 
-def measured(way: str, part: float) -> Found:
+def measured(way: str, part: float) -> Measurement:
     session.ONE_CORE_JVM = tuple(WAYS[way])  # type: ignore[assignment]
     with bed(JOB, HOSTS) as made:
         began = time.monotonic()
@@ -50,7 +50,7 @@ def measured(way: str, part: float) -> Found:
         made.spread()
         made.more(AFTER)
         longest = max(end - start for start, end in made.batches() if end > asked)
-    return Found(first, third, leased, longest / normal)
+    return Measurement(first, third, leased, longest / normal)
 
 
 def measure(arguments: argparse.Namespace) -> Report:

@@ -94,11 +94,11 @@ def loads(data: Path, quick: bool) -> dict[str, tuple[ArrivalPattern, float, boo
     cup, elb = data / "rates/worldcup98_requests_per_minute.csv.gz", data / "rates/nab_elb_requests_5min.csv"
     if cup.exists() and elb.exists():
         days = trace(cup, gaps="hold")
-        whole = cut(days, 60 * DAY, DAY)
+        whole = slice_of(days, 60 * DAY, DAY)
         most = max(piece.total for piece in whole.pieces) / 60
         found["World Cup, a day"] = (whole.scaled(HIGH / most), DAY if not quick else 6 * HOUR, True, not quick)
         if not quick:
-            balancer = cut(trace(elb, gaps="hold"), 2 * DAY, DAY)
+            balancer = slice_of(trace(elb, gaps="hold"), 2 * DAY, DAY)
             most = max(piece.total / piece.seconds for piece in balancer.pieces)
             found["load balancer, a day"] = (balancer.scaled(HIGH / most), DAY, True, False)
     else:
@@ -110,7 +110,7 @@ def walk(seed: int) -> ArrivalPattern:
     return random_walk(HIGH / 2, HIGH / 8, low=HIGH / 8, high=HIGH, every="1min", lasts="2h", seed=seed)
 
 
-def cut(load: Any, begin: float, seconds: float) -> Any:
+def slice_of(load: Any, begin: float, seconds: float) -> Any:
     ends = load.ends
     chosen = [piece for piece, end in zip(load.pieces, ends, strict=True) if begin < end <= begin + seconds]
     return type(load)(tuple(chosen))

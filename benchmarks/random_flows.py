@@ -31,7 +31,7 @@ SHAPES = ("one", "chain of 2", "chain of 3", "fan", "side by side")
 
 
 @dataclass(frozen=True)
-class Found:
+class FlowResult:
     """In time and cost of each policy, and of the best constant fleet; without one if none of `MOST_HOSTS` suffices."""
 
     case: str
@@ -40,7 +40,7 @@ class Found:
     fixed: float | None
 
 
-def tried(seed: int) -> Found:
+def run_flow(seed: int) -> FlowResult:
     draw = random.Random(seed)
     shape = SHAPES[seed % len(SHAPES)]
     work, width, start = 10 ** draw.uniform(-4, -2.3), draw.choice((1.0, 2.0, 4.0)), draw.choice((15.0, 30.0, 60.0))
@@ -62,7 +62,7 @@ def tried(seed: int) -> Found:
     fleets = (run(Static(hosts), types[:1]) for hosts in range(1, MOST_HOSTS))
     fixed = next((cost for share, cost in fleets if share >= IN_TIME), None)
     case = f"{seed}: {shape}, {kind}, target {target:g} s, start {start:g} s"
-    return Found(case, shape, ways, fixed)
+    return FlowResult(case, shape, ways, fixed)
 
 
 def load_of(draw: random.Random, peak: float) -> tuple[str, ArrivalPattern]:
@@ -113,15 +113,15 @@ def flow_of(draw: random.Random, shape: str, work: float, load: ArrivalPattern) 
 def measure(arguments: argparse.Namespace) -> Report:
     number = arguments.cases or (QUICK if arguments.quick else CASES)
     options = ExperimentOptions(workers=cores(), progress=counting(4, "dataflows"))
-    results, _ = run_all(tried, list(range(arguments.first, arguments.first + number)), options, str, tried)
-    return told([each for each in results if each.fixed is not None])
+    results, _ = run_all(run_flow, list(range(arguments.first, arguments.first + number)), options, str, run_flow)
+    return report_of([each for each in results if each.fixed is not None])
 
 
-def told(found: list[Found]) -> Report:
+def report_of(found: list[FlowResult]) -> Report:
     if not found:
         raise ElastreamError("no constant fleet keeps any of the dataflows in time")
     report = Report()
-    groups: dict[str, Callable[[Found], bool]] = {
+    groups: dict[str, Callable[[FlowResult], bool]] = {
         "one query": lambda each: each.shape == "one", "several queries": lambda each: each.shape != "one"
     }  # fmt: skip
     for group, belongs in groups.items():

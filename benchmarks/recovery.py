@@ -15,7 +15,7 @@ from dataclasses import asdict, replace
 from _common import Report, in_random_order, main
 
 from elastream.errors import InputError
-from elastream_papers.thesis.resilience.bed import STEADY, Bed, Mended, bed
+from elastream_papers.thesis.resilience.bed import STEADY, Bed, RecoveryCost, bed
 from elastream_papers.thesis.resilience.job import Job
 
 HOSTS = 4
@@ -28,7 +28,7 @@ WAYS = ("standby", "without", "restart")
 SEED = 1
 
 
-def fault(made: Bed, chance: random.Random, *, restart: bool) -> Mended:
+def fault(made: Bed, chance: random.Random, *, restart: bool) -> RecoveryCost:
     normal = made.normal()
     made.more(1)
     next_one = made.batches()[-1][0] + made.job.pace
@@ -42,7 +42,7 @@ def fault(made: Bed, chance: random.Random, *, restart: bool) -> Mended:
     return found
 
 
-def arm(made: Bed, name: str, faults: int, chance: random.Random) -> list[Mended]:
+def arm(made: Bed, name: str, faults: int, chance: random.Random) -> list[RecoveryCost]:
     made.plant.standby.replicas = int(name == "standby")
     made.settled()
     return [fault(made, chance, restart=name == "restart") for _ in range(faults)]
@@ -71,7 +71,7 @@ def measure(arguments: argparse.Namespace) -> Report:
     return report
 
 
-def _over(runs: Mapping[str, Sequence[Sequence[Mended]]], other: str) -> list[float]:
+def _over(runs: Mapping[str, Sequence[Sequence[RecoveryCost]]], other: str) -> list[float]:
     ours, theirs = ([statistics.median(each.recovered for each in found) for found in runs[n]] for n in ("standby", other))
     return [a / b for a, b in zip(ours, theirs, strict=True)]
 

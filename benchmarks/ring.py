@@ -34,7 +34,7 @@ def lookup(hosts: int, rounds: int) -> Sides:
     return Sides(tuple(a for a, _ in sides), tuple(b for _, b in sides))
 
 
-def cut(rounds: int) -> float:
+def cut_seconds(rounds: int) -> float:
     random = np.random.default_rng(1)
     arc = Arc(
         tuple(f"h{number}" for number in range(NEIGHBOURS)), 0, PARTITIONS, random.gamma(1.0, 0.01, PARTITIONS),
@@ -51,7 +51,7 @@ def measure(arguments: argparse.Namespace) -> Report:
         report.figures[f"{hosts} hosts"] = sides.figures("ring, s", "modulo, s")
         report.median_at_most(f"{KEYS:,} keys on {hosts:,} hosts, ring over modulo", sides.ratios, BAR)
         progress(f"{hosts:,} hosts: {sides.ratio:.2f} times a modulo")
-    report.figures[f"even cut of {PARTITIONS:,} partitions among {NEIGHBOURS} hosts, s"] = cut(rounds)
+    report.figures[f"even cut of {PARTITIONS:,} partitions among {NEIGHBOURS} hosts, s"] = cut_seconds(rounds)
     return report
 
 

@@ -255,7 +255,7 @@ class Manager:
 
 
 @dataclass(frozen=True)
-class Tenth:
+class TenthOfRun:
     """A tenth of a run. cost: CPU seconds per batch. files, megabytes: most on disk; memory: megabytes at its end."""
 
     cost: float
@@ -265,10 +265,10 @@ class Tenth:
 
 
 @dataclass(frozen=True)
-class Soaked:
+class SoakResult:
     """Result of months: tenths, wrong rows of the result, moves of state partitions, and the summary of all of it."""
 
-    tenths: tuple[Tenth, ...]
+    tenths: tuple[TenthOfRun, ...]
     wrong: int
     read: int
     written: int
@@ -277,14 +277,14 @@ class Soaked:
     ended_seconds: float
 
 
-def soak(folder: Path, batches: int, told: Callable[[str], None] = lambda text: None) -> Soaked:
+def soak(folder: Path, batches: int, report_progress: Callable[[str], None] = lambda text: None) -> SoakResult:
     step, clock = DAYS * DAY / batches, Jumping()
     directory = RunDirectory.create(folder, "soak")
     now = SimpleNamespace(time=clock.wall)
     with patch.object(change_log, "time", now), patch.object(edges, "time", now):
         changes, edge = Changes(Path(str(directory.results("out"))), clock), Edge(directory, clock)
         manager = Manager(directory.root / "pool.journal", clock)
-        tenths: list[Tenth] = []
+        tenths: list[TenthOfRun] = []
         process, each, count = psutil.Process(), max(1, batches // 10), 0
         began, most = time.process_time(), (0, 0.0)
 
@@ -299,8 +299,8 @@ def soak(folder: Path, batches: int, told: Callable[[str], None] = lambda text: 
                 began += time.process_time() - paused
             if count % each == 0 and len(tenths) < 10:
                 cost = (time.process_time() - began) / each
-                tenths.append(Tenth(cost, *most, process.memory_info().rss / 1e6))
-                told(f"tenth {len(tenths)}: {1e3 * cost:.1f} ms a batch, {most[0]:,} files, {most[1]:.1f} MB, "
+                tenths.append(TenthOfRun(cost, *most, process.memory_info().rss / 1e6))
+                report_progress(f"tenth {len(tenths)}: {1e3 * cost:.1f} ms a batch, {most[0]:,} files, {most[1]:.1f} MB, "
                      f"memory {tenths[-1].memory:.0f} MB")  # fmt: skip
                 began, most = time.process_time(), (0, 0.0)
             plant.finished = count >= batches
@@ -319,7 +319,7 @@ def soak(folder: Path, batches: int, told: Callable[[str], None] = lambda text: 
         ended = time.process_time() - ended
         found: dict[str, int] = dict(latest(changes.path).itertuples(index=False))
         wrong = sum(found.get(word) != count for word, count in changes.counts.items()) + len(found.keys() - changes.counts)
-        return Soaked(tuple(tenths), wrong, edge.read, CHANGED * count, plant.moves, summary, ended)
+        return SoakResult(tuple(tenths), wrong, edge.read, CHANGED * count, plant.moves, summary, ended)
 
 
 BATCH = 0.25  # seconds from one batch to the next at best: two cores take a little less for one of these
@@ -334,7 +334,7 @@ COMPILED = 20  # batches before the first tenth of a short form, which does not 
 
 
 @dataclass(frozen=True)
-class TenthOnSpark(Tenth):
+class TenthOfSparkRun(TenthOfRun):
     """A tenth of the batches; `memory` is that of the driver. hosts: megabytes of executors. seconds: between batches."""
 
     hosts: float
@@ -342,10 +342,10 @@ class TenthOnSpark(Tenth):
 
 
 @dataclass(frozen=True)
-class SoakedOnSpark:
+class SparkSoakResult:
     """wrong: words whose count is not that of a plain count over the records taken. moves: landed. starts: of queries."""
 
-    tenths: tuple[TenthOnSpark, ...]
+    tenths: tuple[TenthOfSparkRun, ...]
     batches: int
     records: int
     moves: float
@@ -353,7 +353,7 @@ class SoakedOnSpark:
     wrong: int
 
 
-class Restless(Policy):
+class MoveEachRound(Policy):
     """A policy that moves a state partition to the other host in each round."""
 
     name = "restless"
@@ -369,14 +369,14 @@ class Restless(Policy):
 class Watch(Observer):
     """An observer that measures the cost of each tenth of `batches`, and ends the load after the last."""
 
-    def __init__(self, folder: Path, batches: int, told: Callable[[str], None]) -> None:
-        self.folder, self._each, self._told = folder, max(1, batches // 10), told
+    def __init__(self, folder: Path, batches: int, report_progress: Callable[[str], None]) -> None:
+        self.folder, self._each, self._report_progress = folder, max(1, batches // 10), report_progress
         self._before = FILLED if batches >= 10 * FILLED else COMPILED
-        self.tenths: list[TenthOnSpark] = []
+        self.tenths: list[TenthOfSparkRun] = []
         self.batches, self.facts = 0, dict[str, float | str]()
         self._most = (0, 0.0)
-        self._held: list[tuple[float, float]] = []
-        self._looked = 0.0
+        self._memory: list[tuple[float, float]] = []
+        self._last_look = 0.0
         self._from: tuple[int, float, float] | None = None
         self.over = threading.Event()
 
@@ -390,34 +390,36 @@ class Watch(Observer):
             if self.batches >= self._before:  # compiled, both hosts there, and all words known
                 self._from = self.batches, cpu_of_all(), now
             return
-        if now > self._looked + 5.0:
-            self._looked, found = now, files_below(self.folder)
+        if now > self._last_look + 5.0:
+            self._last_look, found = now, files_below(self.folder)
             self._most = max(self._most[0], found[0]), max(self._most[1], found[1])
         count, cpu, since = self._from
-        if self.batches - count >= (1 + len(self._held)) * self._each // LOOKS:
-            self._held.append(_held())
+        if self.batches - count >= (1 + len(self._memory)) * self._each // LOOKS:
+            self._memory.append(_memory())
         if self.batches - count < self._each or len(self.tenths) >= 10:
             return
         done, used = self.batches - count, cpu_of_all() - cpu
-        memory, hosts = (statistics.median(each) for each in zip(*self._held, strict=True))
-        tenth = TenthOnSpark(used / done, *self._most, memory, hosts, (now - since) / done)
+        memory, hosts = (statistics.median(each) for each in zip(*self._memory, strict=True))
+        tenth = TenthOfSparkRun(used / done, *self._most, memory, hosts, (now - since) / done)
         self.tenths.append(tenth)
-        self._told(
+        self._report_progress(
             f"tenth {len(self.tenths)}: {1e3 * tenth.cost:.0f} ms of CPU a batch, one in {tenth.seconds:.2f} s, "
             f"{tenth.files:,} files, {tenth.megabytes:.1f} MB, memory {memory:.0f} MB, of hosts {hosts:.0f} MB"
         )
-        self._held.clear()
+        self._memory.clear()
         self._most, self._from = (0, 0.0), (self.batches, cpu_of_all(), time.monotonic())
         if len(self.tenths) == 10:
             self.over.set()
 
 
-def soak_on_spark(folder: Path, batches: int, told: Callable[[str], None] = lambda text: None) -> SoakedOnSpark:
-    watch, out = Watch(folder, batches, told), folder / "out"
+def soak_on_spark(
+    folder: Path, batches: int, report_progress: Callable[[str], None] = lambda text: None
+) -> SparkSoakResult:
+    watch, out = Watch(folder, batches, report_progress), folder / "out"
     threading.Thread(target=_end_after, args=(watch.over,), daemon=True).start()
     run(
         word_count_flow(constant(RATE), out, "soak"),
-        policy=Restless(),
+        policy=MoveEachRound(),
         cloud=Local(HOST, min_hosts=HOSTS, max_hosts=HOSTS),
         state_partitions=STATES,
         batch=BATCH,
@@ -430,7 +432,7 @@ def soak_on_spark(folder: Path, batches: int, told: Callable[[str], None] = lamb
     (checkpoint,), (corpus,) = (path / "checkpoint").iterdir(), (path / "control").glob("*/" + CORPUS)
     wrong, committed, records = wrong_counts(checkpoint, corpus, out)
     moves, starts = (float(watch.facts.get(name, 0.0)) for name in ("moves", "query runs"))
-    return SoakedOnSpark(tuple(watch.tenths), committed + 1, records, moves, starts, wrong)
+    return SparkSoakResult(tuple(watch.tenths), committed + 1, records, moves, starts, wrong)
 
 
 def _end_after(over: threading.Event) -> None:
@@ -438,19 +440,19 @@ def _end_after(over: threading.Event) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _held() -> tuple[float, float]:
+def _memory() -> tuple[float, float]:
     executors = processes_below(EXECUTOR)
     own = max((_live(each) for each in processes_below("java") if each not in executors), default=0.0)
     return psutil.Process().memory_info().rss / 1e6 + own, sum(map(_live, executors))
 
 
 def _live(process: psutil.Process) -> float:
-    def asked(command: str) -> str:
+    def run_jcmd(command: str) -> str:
         return subprocess.run(["jcmd", str(process.pid), command], capture_output=True, text=True, check=False).stdout
 
-    asked("GC.run")
+    run_jcmd("GC.run")
     # A generational heap has a line for each generation; the memory of classes is no part of a total.
-    return sum(float(used) for used in re.findall(r"total \d+K, used (\d+)K", asked("GC.heap_info"))) / 1e3
+    return sum(float(used) for used in re.findall(r"total \d+K, used (\d+)K", run_jcmd("GC.heap_info"))) / 1e3
 
 
 BATCHES, QUICK = 10_000, 1_500  # by the clock
@@ -462,7 +464,7 @@ BAR = 1.1
 NAMES = {"cost": "CPU a batch", "megabytes": "bytes on disk", "files": "files", "memory": "memory"}
 
 
-def compared(report: Report, tenths: Sequence[Tenth], names: dict[str, str], proves: bool) -> None:
+def compared(report: Report, tenths: Sequence[TenthOfRun], names: dict[str, str], proves: bool) -> None:
     for name, what in names.items():
         report.figures[what] = [getattr(tenth, name) for tenth in tenths]
         ratio = getattr(tenths[-1], name) / getattr(tenths[0], name)

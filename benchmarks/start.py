@@ -128,7 +128,7 @@ def serve(way: str) -> None:
             starter.close()
 
 
-class Way:
+class Server:
     def __init__(self, way: str) -> None:
         command = [sys.executable, __file__, "--serve", way]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -158,7 +158,7 @@ def ensure_archive() -> float:
 
 def starts(rounds: int, ways: Sequence[str]) -> dict[str, list[dict[str, float]]]:
     with contextlib.ExitStack() as stack:
-        served = {way: Way(way) for way in ways}
+        served = {way: Server(way) for way in ways}
         for each in served.values():
             stack.callback(each.close)
         for each in served.values():

@@ -413,7 +413,7 @@ def grow(report: Report, quick: bool) -> None:
     report.at_least("hosts leased for state", len(filled.hosts) - 1, 1)
 
 
-def taken(made: Bed, file: Path | None, host: str) -> tuple[float, float]:
+def kill_host(made: Bed, file: Path | None, host: str) -> tuple[float, float]:
     """Kill `host`, NOTICE_S after a notice in `file`; return the longest batch over the median, and that without a loss."""
     before = [end - start for start, end in made.batches()[-UNDISTURBED:]]
     median, began = statistics.median(before), time.time()
@@ -439,7 +439,7 @@ def notice(report: Report, quick: bool) -> None:
         for number in range(2 if quick else 2 * NOTICES):
             made.more(UNDISTURBED)
             host, tells = made.plant.hosts.usable[-1], number % 2 == 0
-            ratio, before = taken(made, Path(name, host) if tells else None, host)
+            ratio, before = kill_host(made, Path(name, host) if tells else None, host)
             longest[tells].append(ratio)
             undisturbed.append(before)
             made.whole(3)

@@ -92,8 +92,8 @@ def tagging(tag: str) -> Callable[[DataFrame], DataFrame]:
 def totalling(factor: int) -> Callable[..., tuple[pd.DataFrame, tuple[int]]]:
     def total(key: tuple[int], rows: pd.DataFrame, state: tuple[int] | None) -> tuple[pd.DataFrame, tuple[int]]:
         now = (state[0] if state else 0) + factor * int(rows["n"].sum())
-        told = {"key": [key[0]], "total": [now], "records": [len(rows)], "factor": [factor]}
-        return pd.DataFrame({**told, "met": [",".join(sorted(set(rows["first"])))]}), (now,)
+        emitted = {"key": [key[0]], "total": [now], "records": [len(rows)], "factor": [factor]}
+        return pd.DataFrame({**emitted, "met": [",".join(sorted(set(rows["first"])))]}), (now,)
 
     return total
 
@@ -111,7 +111,7 @@ def stamps_of(version: int) -> str:
 
 
 @dataclass
-class Kept:
+class AttemptSink:
     """A sink that stores each attempt at a batch with its entry in the offset log; `fail` makes it fail once."""
 
     name: str
@@ -129,7 +129,7 @@ class Kept:
             raise Injected("a sink was told to fail")
 
 
-def switching_flow(failing: Path, out: Kept, totals: Kept, rate: float, version: int = 0) -> Dataflow:
+def switching_flow(failing: Path, out: AttemptSink, totals: AttemptSink, rate: float, version: int = 0) -> Dataflow:
     flow = Dataflow("switching")
     source = flow.source(records(ROWS, "n long, key long"), load=constant(rate))
     tagged = source.transform({tag: tagging(tag) for tag in TAGS}, name="tag")
@@ -145,12 +145,14 @@ def switching_flow(failing: Path, out: Kept, totals: Kept, rate: float, version:
     both.sink(out, name="out")
     alternates = {name: totalling(factor_of(name, version)) for name in FACTORS}
     keyed = both.durable().key_by("key")
-    told = "key long, total long, records long, factor long, met string"
-    keyed.apply(alternates, returns=told, state="total long", name="total", select_by="key").sink(totals, name="totals")
+    totals_schema = "key long, total long, records long, factor long, met string"
+    keyed.apply(alternates, returns=totals_schema, state="total long", name="total", select_by="key").sink(
+        totals, name="totals"
+    )
     return flow
 
 
-class Seen(NamedTuple):
+class CommittedBatch(NamedTuple):
     """A committed batch: what it ran under, and the range of records that it took from each source or edge."""
 
     ran: BatchComposition
@@ -189,7 +191,7 @@ class Trial:
         self.updates, self.rate = updates, rate
         self.spark, self.consistency, self._interval = spark, consistency, interval
         self.failing, self.random = folder / "failing", random.Random(seed)
-        self.out, self.totals = Kept("out"), Kept("totals")
+        self.out, self.totals = AttemptSink("out"), AttemptSink("totals")
         self.graph = switching_flow(self.failing, self.out, self.totals, rate).graph
         self.layout = lay_out(self.graph)
         self.directory = RunDirectory.create(folder / "runs", f"switching-{consistency}")
@@ -202,7 +204,7 @@ class Trial:
             Path(str(self.directory.checkpoint(segment.name))) for segment in self.layout.segments
         )
         self.requested: list[Requested] = []
-        self.seen: dict[str, dict[int, Seen]] = {segment.name: {} for segment in self.layout.segments}
+        self.seen: dict[str, dict[int, CommittedBatch]] = {segment.name: {} for segment in self.layout.segments}
         self.switches, self.restarts, self.killed = 0, 0, 0
         self.failures: list[str] = []
         self.mixed = 0.0
@@ -319,7 +321,7 @@ class Trial:
                     continue
                 ran = newest_composition([source.end for source in batch.sources])
                 assert ran is not None
-                self.seen[query.name][batch.id] = Seen(ran, tuple(source.numbers for source in batch.sources))
+                self.seen[query.name][batch.id] = CommittedBatch(ran, tuple(source.numbers for source in batch.sources))
                 for each in self.requested[-50:]:
                     if query.name not in each.batches and ran.version >= each.version:
                         each.batches[query.name] = batch.id - each.planned[query.name]
@@ -387,7 +389,7 @@ class Trial:
             begun = [int(offset["n"]) for offset in before] or [0] * len(after)
             ran = newest_composition(after)
             assert ran is not None
-            seen[batch] = Seen(ran, tuple(zip(begun, (int(offset["n"]) for offset in after), strict=True)))
+            seen[batch] = CommittedBatch(ran, tuple(zip(begun, (int(offset["n"]) for offset in after), strict=True)))
 
     def stop(self) -> None:
         first, second = self.queries.running
@@ -488,12 +490,12 @@ class Trial:
             strange = any(row["first"] != stamps[row["key"]] or row["side"] not in sides for row in taken)
             found["batches with records of another version"] += strange
             if batch in self.totals.attempts:
-                told = [row for _, table in self.totals.attempts[batch][-1:] for row in table.to_pylist()]
-                found["mixed batches"] += any(row["factor"] != factors[row["key"]] for row in told)
+                emitted = [row for _, table in self.totals.attempts[batch][-1:] for row in table.to_pylist()]
+                found["mixed batches"] += any(row["factor"] != factors[row["key"]] for row in emitted)
                 found["totals that differ from a batch computation"] += sum(
-                    row["total"] != totals[row["key"]] for row in told
+                    row["total"] != totals[row["key"]] for row in emitted
                 )
-                found["totals checked"] += len(told)
+                found["totals checked"] += len(emitted)
         if self.consistency is not Consistency.BATCH:
             found["mixed batches"] += found["batches with records of another version"]
 

@@ -35,7 +35,7 @@ MIN_HOSTS, MAX_HOSTS, PARTITIONS, TARGET = 2, 4, 8, 4.0
 HOST = HostType("half", cores=0.4, slots=1, memory=1000.0, price=0.0)
 
 
-class Told:
+class EventWriter:
     def __init__(self, folder: Path) -> None:
         self._file = (folder / HISTORY).open("a", encoding="utf-8")
         self._lock = threading.Lock()
@@ -46,23 +46,23 @@ class Told:
             self._file.flush()
 
 
-class Shown(Observer):
+class EventObserver(Observer):
     """An observer that reports to the campaign's own process."""
 
-    def __init__(self, told: Told) -> None:
-        self._told = told
+    def __init__(self, write_event: EventWriter) -> None:
+        self._write_event = write_event
 
     def started(self, header: Any) -> None:
-        self._told("started")
+        self._write_event("started")
 
     def observed(self, observation: Observation) -> None:
         hosts = {host: str(lease.state) for host, lease in observation.leases.items()}
         alarms = [alarm.source for alarm in observation.alarms]
         wanted = len(captured[0].placing.targets()) if captured else 0
-        self._told("seen", hosts=hosts, alarms=alarms, wanted=wanted)
+        self._write_event("seen", hosts=hosts, alarms=alarms, wanted=wanted)
 
     def ended(self, ending: Any) -> None:
-        self._told("ended", status=ending.status, reason=ending.reason)
+        self._write_event("ended", status=ending.status, reason=ending.reason)
 
 
 captured: list[SparkPlant[Any]] = []
@@ -73,7 +73,7 @@ def on(fault: str) -> bool:
     return time.monotonic() < until.get(fault, 0.0)
 
 
-def seams(told: Told) -> None:
+def install_faults(write_event: EventWriter) -> None:
     running: Any = importlib.import_module("elastream.api.run")
     start, ask, move, ran = running.start_plant, DriverSide.ask, StatePartitions.move, Placing.ran
 
@@ -82,7 +82,7 @@ def seams(told: Told) -> None:
         captured.append(plant)
         return plant
 
-    def asking(self: DriverSide, method: str, *arguments: Any) -> list[list[str]]:
+    def faulty_ask(self: DriverSide, method: str, *arguments: Any) -> list[list[str]]:
         if captured and on("gateway"):
             raise (Py4JNetworkError if until["gateway"] % 1 < 0.5 else ConnectionResetError)("as meant")
         return [] if on("loads") and method == "loads" else ask(self, method, *arguments)
@@ -92,44 +92,44 @@ def seams(told: Told) -> None:
             move(self, partition, to)
 
     def running_on(self: Placing, operator: str, batch: int, executors: Sequence[str]) -> None:
-        told("ran", operator=operator, batch=batch, executors=list(executors))
+        write_event("ran", operator=operator, batch=batch, executors=list(executors))
         ran(self, operator, batch, executors)
 
     running.start_plant = starting
-    DriverSide.ask = asking  # type: ignore[method-assign]
+    DriverSide.ask = faulty_ask  # type: ignore[method-assign]
     StatePartitions.move = moving  # type: ignore[method-assign]
     Placing.ran = running_on  # type: ignore[method-assign]
     for verb in ("lease", "release"):
-        setattr(LocalHosts, verb, called(told, verb, getattr(LocalHosts, verb)))
+        setattr(LocalHosts, verb, called(write_event, verb, getattr(LocalHosts, verb)))
 
 
 def called(
-    told: Told, verb: str, do: Callable[[Any, Collection[str] | Mapping[str, HostType]], None]
+    write_event: EventWriter, verb: str, do: Callable[[Any, Collection[str] | Mapping[str, HostType]], None]
 ) -> Callable[..., None]:
     def call(self: Any, hosts: Any) -> None:
-        told("call", verb=verb, hosts=list(hosts), ended="invoke")
+        write_event("call", verb=verb, hosts=list(hosts), ended="invoke")
         try:
             if on("provider"):
                 raise RuntimeError("as meant")
             do(self, hosts)
         except BaseException as error:
-            told("call", verb=verb, hosts=list(hosts), ended="fail", why=str(error))
+            write_event("call", verb=verb, hosts=list(hosts), ended="fail", why=str(error))
             raise
-        told("call", verb=verb, hosts=list(hosts), ended="ok")
+        write_event("call", verb=verb, hosts=list(hosts), ended="ok")
 
     return call
 
 
-def commanded(told: Told) -> None:
+def follow_commands(write_event: EventWriter) -> None:
     for line in sys.stdin:
         command = json.loads(line)
         try:
-            told("command", said=command, came=does(command))
+            write_event("command", said=command, came=execute(command))
         except Exception as error:
-            told("command", said=command, came=f"{type(error).__name__}: {error}")
+            write_event("command", said=command, came=f"{type(error).__name__}: {error}")
 
 
-def does(command: Mapping[str, Any]) -> str:
+def execute(command: Mapping[str, Any]) -> str:
     what = command["do"]
     if what in ("gateway", "loads", "reports", "provider", "policy"):
         until[what] = time.monotonic() + command["seconds"]
@@ -157,9 +157,9 @@ class Failing(Threshold):
 
 
 def main(folder: Path, resume: str) -> None:
-    told = Told(folder)
-    seams(told)
-    threading.Thread(target=commanded, args=(told,), daemon=True).start()
+    write_event = EventWriter(folder)
+    install_faults(write_event)
+    threading.Thread(target=follow_commands, args=(write_event,), daemon=True).start()
     run(
         word_count_flow(constant(RATE), folder / "out", "faults"),
         policy=Failing(),
@@ -168,7 +168,7 @@ def main(folder: Path, resume: str) -> None:
         state_partitions=PARTITIONS,
         runs=folder / "runs",
         resume=resume or None,
-        observers=[Shown(told)],
+        observers=[EventObserver(write_event)],
         show=False,
     )
 

@@ -60,10 +60,10 @@ class Mutant:
         """Return True if it can make a difference under `schedule`."""
         faults = [f"{fault.who}: {fault.kind}: {fault.how}" for fault in schedule.faults]
 
-        def there(needs: tuple[str, ...]) -> bool:
+        def present(needs: tuple[str, ...]) -> bool:
             return not needs or sum(any(need in each for need in needs) for each in faults) >= self.least
 
-        return self.world in ("", schedule.world) and there(self.needs) and there(self.besides)
+        return self.world in ("", schedule.world) and present(self.needs) and present(self.besides)
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
@@ -195,8 +195,8 @@ def become_region(self: RegionNode, state: Any) -> None:
     self.state = state
 
 
-def believe_claim(ledger: Any, claim: Any, hear: Callable[..., Any] = arbiter._apply_claim) -> Any:
-    return hear(ledger, replace(claim, number=ledger.members[claim.application].number + 1, seen=10**9))
+def believe_claim(ledger: Any, claim: Any, receive: Callable[..., Any] = arbiter._apply_claim) -> Any:
+    return receive(ledger, replace(claim, number=ledger.members[claim.application].number + 1, seen=10**9))
 
 
 UNLOCKED: Part = (Membership, "_locked", lambda self, machine: True)
@@ -211,7 +211,7 @@ CLOCK = ("the clock is set",)
 ARBITER_DIES, REGION_DIES = ("arbiter: killed",), ("east: killed", "west: killed")
 MUTANTS: tuple[Mutant, ...] = (
     Mutant("ten failed observations end the run", "what cannot be seen goes on as planned",
-           ((Loop, "_unseen", ends("ten observations in a row failed")),), needs=GATEWAY),
+           ((Loop, "_empty_observation", ends("ten observations in a row failed")),), needs=GATEWAY),
     Mutant("an odd plan ends the run", "plans are checked, and faults of a round freeze the plan",
            ((loop, "check_plan", lambda plan: plan), UNGUARDED), needs=(f"{POLICY}: no plan", f"{POLICY}: odd actions")),
     Mutant("a full disk ends the run", "a journal that cannot be written freezes the plan",

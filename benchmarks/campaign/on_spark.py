@@ -54,7 +54,7 @@ LOGS = ("journal.jsonl", "leases.jsonl", "allocation.jsonl")
 
 
 @dataclass
-class Found:
+class CampaignResult:
     faults: Counter[str] = field(default_factory=Counter)
     done: Counter[str] = field(default_factory=Counter)
     broken: list[Violation] = field(default_factory=list)
@@ -82,15 +82,15 @@ class _Campaign:
 
     def __init__(self, folder: Path, faults: Sequence[Fault], progress: Callable[[str], None]) -> None:
         self.folder, self.faults, self.progress = folder, faults, progress
-        self.found = Found()
+        self.found = CampaignResult()
         self.driver: subprocess.Popen[str] | None = None
         self.disk = folder / "small"
         self.small = False
         self.seen: dict[int, str] = {}
         self.ranges: dict[int, int] = {}
         self.killed, self._watched = -math.inf, 0.0
-        self.below: list[psutil.Process] = []
-        self._read, self.hosts, self.alarms, self.wanted = 0, dict[str, str](), list[str](), 0
+        self.descendants: list[psutil.Process] = []
+        self._read, self.hosts, self.alarms, self.pending_moves = 0, dict[str, str](), list[str](), 0
         self.status = ""
 
     @property
@@ -116,14 +116,14 @@ class _Campaign:
         self.found.starts += 1
         self.status, self.hosts = "", {}  # the last observation is of the earlier driver
 
-    def tell(self, **command: Any) -> None:
+    def send_command(self, **command: Any) -> None:
         driver = self.live_driver
         if driver is not None and driver.stdin is not None:
             with contextlib.suppress(OSError):
                 driver.stdin.write(json.dumps(command) + "\n")
                 driver.stdin.flush()
 
-    def look(self) -> None:
+    def read_history(self) -> None:
         path = self.folder / HISTORY
         if not path.exists():
             return
@@ -135,7 +135,7 @@ class _Campaign:
         for line in new.splitlines():
             entry = json.loads(line)
             if entry["kind"] == "seen":
-                self.hosts, self.alarms, self.wanted = entry["hosts"], entry["alarms"], entry["wanted"]
+                self.hosts, self.alarms, self.pending_moves = entry["hosts"], entry["alarms"], entry["wanted"]
                 if (active := sum(state != "lost" and state != "released" for state in self.hosts.values())) > MAX_HOSTS:
                     self.note("max_hosts", f"{active} hosts are leased")
             elif entry["kind"] == "ended":
@@ -148,7 +148,7 @@ class _Campaign:
         if all(each.said != said for each in self.found.broken):
             self.found.broken.append(Violation(rule, time.monotonic() - self.began, said))
 
-    def happen(self, fault: Fault) -> None:
+    def inject(self, fault: Fault) -> None:
         self.found.faults[fault.kind] += 1
         number, kind = int(fault.amount), fault.kind
         which = {
@@ -173,13 +173,13 @@ class _Campaign:
         elif kind == "kill the driver":
             if (driver := self.live_driver) is not None:
                 self.killed = time.monotonic()
-                self.below += psutil.Process(driver.pid).children(recursive=True)
+                self.descendants += psutil.Process(driver.pid).children(recursive=True)
                 driver.kill()
                 self.found.done[kind] += 1
         elif kind == "a full disk":
             self._fill(fault.seconds)
         else:
-            self.tell(do=kind, seconds=fault.seconds, partition=number, host=number // PARTITIONS)
+            self.send_command(do=kind, seconds=fault.seconds, partition=number, host=number // PARTITIONS)
 
     def mount(self) -> None:
         self.disk.mkdir()
@@ -211,7 +211,7 @@ class _Campaign:
         _later(seconds, lambda: ballast.unlink(missing_ok=True))
         self.found.done["a full disk"] += 1
 
-    def go(self) -> Found:
+    def go(self) -> CampaignResult:
         self.began = time.monotonic()
         self.mount()
         try:
@@ -222,7 +222,7 @@ class _Campaign:
                 while time.monotonic() - first < fault.at:
                     self.step()
                     time.sleep(0.1)
-                self.happen(fault)
+                self.inject(fault)
                 if count % 20 == 0:
                     batches, starts = self._newest() + 1, self.found.starts
                     self.progress(f"{count} of {len(self.faults)} faults, {batches} batches, {starts} starts")
@@ -241,7 +241,7 @@ class _Campaign:
         return self.found
 
     def step(self) -> None:
-        self.look()
+        self.read_history()
         if self.driver is not None and self.driver.poll() is not None:
             if time.monotonic() - self.killed > LATE:  # neither the run nor a process that it needs was killed
                 self.note("control", f"the run ended by itself: {self.status or self._last_words()}")
@@ -262,7 +262,7 @@ class _Campaign:
                 until, newest = time.monotonic() + PATIENCE, now
             if time.monotonic() > until or newest > last:
                 self.note("settled", f"waited for {what}: hosts {self.hosts}, alarms {self.alarms}, "
-                          f"{self.wanted} partitions wanted elsewhere, newest batch {newest}")  # fmt: skip
+                          f"{self.pending_moves} partitions wanted elsewhere, newest batch {newest}")  # fmt: skip
                 return
             time.sleep(0.3)
 
@@ -274,7 +274,7 @@ class _Campaign:
 
     def _settled(self) -> bool:
         resting = all(state in ("running", "released", "lost") for state in self.hosts.values())
-        return bool(resting and self._running() >= 2 and not self.wanted and not self.alarms)
+        return bool(resting and self._running() >= 2 and not self.pending_moves and not self.alarms)
 
     def commits(self) -> Sequence[int]:
         if self.run is None:
@@ -283,19 +283,19 @@ class _Campaign:
 
     def stop(self) -> None:
         if (driver := self.live_driver) is not None:
-            self.below += psutil.Process(driver.pid).children(recursive=True)
+            self.descendants += psutil.Process(driver.pid).children(recursive=True)
             driver.send_signal(signal.SIGTERM)
             try:
                 driver.wait(90)
             except subprocess.TimeoutExpired:
                 self.note("control", "the driver does not end within 90 s of SIGTERM")
                 driver.kill()
-        _, alive = psutil.wait_procs(self.below, timeout=30)
+        _, alive = psutil.wait_procs(self.descendants, timeout=30)
         for each in alive:
             with contextlib.suppress(psutil.Error):
                 self.note("leases", f"a process is left: {' '.join(each.cmdline())[:120]}")
                 each.kill()
-        self.look()
+        self.read_history()
 
     def _last_words(self) -> str:
         lines = (self.folder / "driver.log").read_text(errors="replace").splitlines()
@@ -390,7 +390,7 @@ def _begun(run: Path) -> bool:
     return (run / "checkpoint").is_dir() and any((run / "checkpoint").iterdir())
 
 
-def on_spark_ran(seed: int, count: int, progress: Callable[[str], None]) -> Found:
+def on_spark_ran(seed: int, count: int, progress: Callable[[str], None]) -> CampaignResult:
     folder = Path(tempfile.mkdtemp(prefix="faults-"))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # no process may stay behind
     try:

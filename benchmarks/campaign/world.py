@@ -99,7 +99,7 @@ class World:
         for name, process in self.processes.items():
             self.disk.writers[f"{folder / name}/"] = process
         for fault in schedule.faults:
-            self.at(fault.at, partial(self.happen, fault))
+            self.at(fault.at, partial(self.inject, fault))
 
     def now(self) -> float:
         return self.time
@@ -146,7 +146,7 @@ class World:
             while self._due and self._due[0][0] <= self.time:
                 heapq.heappop(self._due)[2]()
             for process in self.processes.values():
-                self._let(process)
+                self._step_process(process)
             if self.schedule.world == SHARED:
                 self._look_for_two_holders()
             if self.time < self.schedule.end:
@@ -162,7 +162,7 @@ class World:
         self._ledgers = self._end()
         self._stop()
 
-    def _let(self, process: Process) -> None:
+    def _step_process(self, process: Process) -> None:
         if process.strand is not None and process.strand.over:
             self._ended(process)
         if process.strand is None:
@@ -170,13 +170,13 @@ class World:
                 self._start(process)
             return
         if isinstance(process, Driver):
-            self._let_driver(process)
+            self._step_driver(process)
         if process.alive and process.strand is not None and self.time >= process.strand.wakes:
             process.strand.step()
         if not process.alive and process.strand is not None:
             process.strand.end()
 
-    def _let_driver(self, driver: Driver) -> None:
+    def _step_driver(self, driver: Driver) -> None:
         if driver.engine is not None:
             driver.engine.tick()
         if driver.plant is not None and self.time >= driver.reconciler_at:
@@ -283,18 +283,18 @@ class World:
         if self.time < sender.lost_until:
             raise EnvironmentProblem("no arbiter answers: the message was lost")
         if self.time < sender.doubled_until:
-            self.at(self.time + self.chance.uniform(0.3, 20.0), lambda: self._again(deliver))
-        answer = self._asked(deliver)
+            self.at(self.time + self.chance.uniform(0.3, 20.0), lambda: self._resend(deliver))
+        answer = self._ask_arbiter(deliver)
         sender.works()
         if self.time < sender.unanswered_until:
             raise EnvironmentProblem("no arbiter answers: the answer was lost")
         return answer
 
-    def _again(self, deliver: Callable[[ArbiterNode], Any]) -> None:
+    def _resend(self, deliver: Callable[[ArbiterNode], Any]) -> None:
         with suppress(ElastreamError):
-            self._asked(deliver)
+            self._ask_arbiter(deliver)
 
-    def _asked(self, deliver: Callable[[ArbiterNode], R]) -> R:
+    def _ask_arbiter(self, deliver: Callable[[ArbiterNode], R]) -> R:
         node, process = self.arbiter, self.processes["arbiter"]
         if node is None or not process.alive:
             raise EnvironmentProblem("no arbiter answers")
@@ -327,7 +327,7 @@ class World:
                     self.history.note("one holder", self.time, f"{machine} is used by {holders[machine]} and {name}")
                 holders[machine] = name
 
-    def happen(self, fault: Fault) -> None:  # noqa: C901
+    def inject(self, fault: Fault) -> None:  # noqa: C901
         self.history.faults.append((self.time, fault.kind))
         until = self.time + fault.seconds
         if fault.kind == "the clock is set":
@@ -413,9 +413,9 @@ class World:
                 return why
             if not process.alive:
                 return f"{process.name} does not run"
-        return self._astray() if self.schedule.world == OWN else self._disagree()
+        return self._ledger_mismatch() if self.schedule.world == OWN else self._disagree()
 
-    def _astray(self) -> str:
+    def _ledger_mismatch(self) -> str:
         driver = self.processes["a"]
         assert isinstance(driver, Driver)
         assert driver.plant is not None
@@ -436,7 +436,7 @@ class World:
                     driver.loop.stop()
             self.time = round(self.time + STEP, 6)
             for process in self.processes.values():
-                self._let(process)
+                self._step_process(process)
         for driver in drivers:
             left = [host for host, lease in LeaseLog(driver.directory.leases).earlier.items() if lease.active]
             if left:
@@ -509,22 +509,22 @@ class MemberLine:
         self._world, self._driver, self.application, self._key = world, driver, driver.name, ""
 
     def join(self) -> Offer:
-        self._key = self._said(lambda node: node.join(self.application, Entitlement()))
+        self._key = self._deliver(lambda node: node.join(self.application, Entitlement()))
         assert self._world.arbiter is not None
         return self._world.arbiter.offer
 
     def claim(self, claim: Claim) -> View:
         key = self._key
-        return self._said(lambda node: node.claim(claim, key))
+        return self._deliver(lambda node: node.claim(claim, key))
 
     def leave(self) -> None:
         key = self._key
-        self._said(lambda node: node.leave(self.application, key))
+        self._deliver(lambda node: node.leave(self.application, key))
 
     def close(self) -> None:
         """Do nothing: no connection stays open."""
 
-    def _said(self, deliver: Callable[[ArbiterNode], R]) -> R:
+    def _deliver(self, deliver: Callable[[ArbiterNode], R]) -> R:
         try:
             return self._world.sent(self._driver, deliver)
         except UnknownMember as error:

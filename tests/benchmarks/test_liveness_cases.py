@@ -4,7 +4,7 @@ from argparse import Namespace
 
 import liveness
 
-from elastream_papers.liveness.runs import Found
+from elastream_papers.liveness.runs import CaseResult
 
 
 def test_what_the_same_code_has_tried_is_not_tried_again(tmp_path, monkeypatch):
@@ -12,7 +12,7 @@ def test_what_the_same_code_has_tried_is_not_tried_again(tmp_path, monkeypatch):
 
     def tried(case):
         ran.append(case.seed)
-        return Found(case, silent=case.seed % 2, broken=(f"at {case.seed} s records wait",))
+        return CaseResult(case, silent=case.seed % 2, broken=(f"at {case.seed} s records wait",))
 
     monkeypatch.setattr(liveness, "tried", tried)
     asked = {"quick": False, "first": 7, "policy": None, "kept": tmp_path / "kept.jsonl", "workers": 1}

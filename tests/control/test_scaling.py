@@ -123,7 +123,7 @@ def test_no_more_hosts_come_at_a_time_than_a_multiple_of_those_that_work():
 
 
 def test_one_host_may_always_come_or_go():
-    limits = ScalingLimits(ScalingRules(max_scale_up=0.1, max_scale_down=0.1), there=2, base=2)
+    limits = ScalingLimits(ScalingRules(max_scale_up=0.1, max_scale_down=0.1), host_count=2, base=2)
     seen = FakePlant(hosts=2).observe()
     assert limits.refusal(LeaseHost("h3", "small"), seen, ()) == ""
     assert limits.refusal(LeaseHost("h4", "small"), seen, (LeaseHost("h3", "small"),)).startswith(
@@ -134,7 +134,7 @@ def test_one_host_may_always_come_or_go():
 
 
 def test_hosts_that_are_leaving_count_among_those_that_go_at_a_time():
-    limits = ScalingLimits(ScalingRules(max_scale_down=0.5), there=3, base=4, draining=1)
+    limits = ScalingLimits(ScalingRules(max_scale_down=0.5), host_count=3, base=4, draining=1)
     plant = FakePlant(hosts=4)
     plant.apply(DrainHost("h4"))
     seen = plant.observe()
@@ -146,7 +146,7 @@ def test_hosts_that_are_leaving_count_among_those_that_go_at_a_time():
     ("wanted", "refused"), [(4.0, True), (4.4, True), (4.5, False), (3.6, True), (3.5, False), (math.nan, False)]
 )
 def test_what_is_wanted_may_differ_from_what_is_there_by_the_tolerance(wanted, refused):
-    limits = ScalingLimits(ScalingRules(tolerance=0.1), there=4, base=4, recommended=wanted)
+    limits = ScalingLimits(ScalingRules(tolerance=0.1), host_count=4, base=4, recommended=wanted)
     seen = FakePlant(hosts=4).observe()
     for action in (LeaseHost("h5", "small"), DrainHost("h1")):
         said = limits.refusal(action, seen, ())
@@ -242,7 +242,7 @@ def test_a_host_below_the_minimum_is_leased_whatever_the_windows():
 
 
 def test_a_drain_and_the_release_of_the_same_host_are_one():
-    limits = ScalingLimits(ScalingRules(max_scale_down=0.25), there=4, base=4)
+    limits = ScalingLimits(ScalingRules(max_scale_down=0.25), host_count=4, base=4)
     seen = FakePlant(hosts=4).observe()
     assert limits.refusal(ReleaseHost("h1"), seen, (DrainHost("h1"),)) == ""
 
@@ -250,7 +250,7 @@ def test_a_drain_and_the_release_of_the_same_host_are_one():
 def test_keeping_a_draining_host_is_never_refused():
     plant = FakePlant(hosts=2)
     plant.apply(DrainHost("h2"))
-    limits = ScalingLimits(ScalingRules(stabilization_up=9.0, budget="1/h"), there=1, lowest=1.0, excluded="* * * * *")
+    limits = ScalingLimits(ScalingRules(stabilization_up=9.0, budget="1/h"), host_count=1, lowest=1.0, excluded="* * * * *")
     assert limits.refusal(CancelDrain("h2"), plant.observe(), ()) == ""
 
 

@@ -192,13 +192,13 @@ def test_leases_that_wait_are_approved_or_vetoed(tmp_path):
         recorder.decided(replace(last, round=last.round + 1, proposals=waits, outcomes=()))
         page = Page([directory.root])
         whole(page.feeds[0])
-        client, held = TestClient(page.app(None)), page.feeds[0].held
+        client, held = TestClient(page.app(None)), page.feeds[0].pending_leases
         assert f"Waits for approval: 2 hosts more, for {money(held.hourly)}/h in all" in page.feeds[0].pieces("1 h")["held"]
         act(client, confirm=act(client, action="approve")["confirm"])
         act(client, confirm=act(client, action="veto")["confirm"])
         approved, vetoed = RequestLog(directory.requests).newer()
-    assert approved.hourly == pytest.approx(3600 * SMALL.price_rate * (held.there + 2))
-    assert (vetoed.action, vetoed.max_hosts) == ("bounds", held.there)
+    assert approved.hourly == pytest.approx(3600 * SMALL.price_rate * (held.hosts + 2))
+    assert (vetoed.action, vetoed.max_hosts) == ("bounds", held.hosts)
 
 
 def test_what_is_often_said_of_a_query_is_a_finding(tmp_path):

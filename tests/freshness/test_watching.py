@@ -57,10 +57,10 @@ def test_files_wait_until_their_batch_is_committed(tmp_path):
 def test_file_that_appears_between_looks_is_counted_as_an_arrival(tmp_path):
     folder_of(tmp_path, a=10)
     watch = FileWatch(SourceSpec("files", str(tmp_path / "in"), str(tmp_path / "cp")))
-    assert watch.look().came == 0
+    assert watch.look().arrived == 0
     (tmp_path / "in" / "b").write_bytes(b"x" * 7)
-    assert watch.look().came == 7
-    assert watch.look().came == 0
+    assert watch.look().arrived == 7
+    assert watch.look().arrived == 0
 
 
 def test_empty_folder_waits_for_nothing(tmp_path):
@@ -92,7 +92,7 @@ def test_bytes_become_records_by_what_a_run_read(tmp_path):
     folder_of(tmp_path, a=100)
     spec = SourceSpec("files", str(tmp_path / "in"), str(tmp_path / "cp"))
     watched = Watched([spec])
-    watched.ran({spec.name: 50.0}, {spec.name: 200.0})
+    watched.record_run({spec.name: 50.0}, {spec.name: 200.0})
     assert watched.look()[0].records == 25
 
 

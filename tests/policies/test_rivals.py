@@ -23,7 +23,7 @@ from elastream.policies.rivals.databricks import Databricks, Usage
 from elastream.policies.rivals.dra import Dra
 from elastream.policies.rivals.ds2 import Ds2
 from elastream.policies.rivals.ewma import Ewma, Smoothed
-from elastream.policies.rivals.flink import Delayed, Flink, Wish
+from elastream.policies.rivals.flink import Delayed, Flink, Recommendation
 from elastream.policies.rivals.groups import HOSTS, Group
 from elastream.policies.rivals.hpa import Hpa
 from elastream.policies.rivals.rival import Target, host_actions
@@ -122,15 +122,16 @@ def test_flink_scales_down_to_the_largest_number_of_an_hour():
     idle = group(10, rate=100.0, busy=0.1)
     first = Flink().target(idle, None, observe(10))
     assert first.number == 10
-    assert first.memory == Delayed(NOW, (Wish(NOW, 4, True),))  # 160 / 1000, but at most 60 % go at once
+    assert first.memory == Delayed(NOW, (Recommendation(NOW, 4, True),))  # 160 / 1000, but at most 60 % go at once
     since = NOW - 3600
-    assert number(Flink(), idle, Delayed(since, (Wish(since, 6, True),))) == 6
-    assert number(Flink(), idle, Delayed(since - 60, (Wish(since - 60, 6, True),))) == 4
-    assert number(Flink(), idle, Delayed(since + 60, (Wish(since + 60, 6, True),))) == 10
+    assert number(Flink(), idle, Delayed(since, (Recommendation(since, 6, True),))) == 6
+    assert number(Flink(), idle, Delayed(since - 60, (Recommendation(since - 60, 6, True),))) == 4
+    assert number(Flink(), idle, Delayed(since + 60, (Recommendation(since + 60, 6, True),))) == 10
 
 
 def test_flink_forgets_a_scale_down_once_the_load_is_back():
-    back = Flink().target(group(4, rate=100.0, busy=0.65), Delayed(NOW - 3000, (Wish(NOW - 3000, 2, True),)), observe())
+    delayed = Delayed(NOW - 3000, (Recommendation(NOW - 3000, 2, True),))
+    back = Flink().target(group(4, rate=100.0, busy=0.65), delayed, observe())
     assert (back.number, back.memory) == (4, None)
 
 

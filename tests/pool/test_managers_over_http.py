@@ -206,7 +206,7 @@ def test_regions_get_what_they_want_once_whatever_the_route_does(mode: str, tmp_
                 route.mode = mode if number < 6 and number % 3 else "open"
                 for region in regions.values():
                     with contextlib.suppress(EnvironmentProblem):
-                        region.hear(link.report(region.report(float(number))), float(number))
+                        region.receive(link.report(region.report(float(number))), float(number))
                     region.act()
                 node.round()
                 if number == 5:  # it is killed while it is cut off

@@ -260,10 +260,10 @@ class DurableManagers(RuleBasedStateMachine):
                 answer = self.do("manager", lambda node: node.claim(*message))
                 self.network += [answer] if answer else []
             case RegionOrder():
-                self.do(message.region, lambda node: node.hear(message, self.now))
+                self.do(message.region, lambda node: node.receive(message, self.now))
             case View():
                 app = self.apps[message.application]
-                app.application = holder.hear(app.application, message)
+                app.application = holder.receive(app.application, message)
 
     @precondition(lambda self: self.network)
     @rule(data=st.data())
@@ -293,11 +293,11 @@ class DurableManagers(RuleBasedStateMachine):
                 if name in REGIONS:
                     order = self.do("manager", lambda node, message=message: node.report(message))
                     if order:
-                        self.do(name, lambda node, order=order: node.hear(order, self.now))
+                        self.do(name, lambda node, order=order: node.receive(order, self.now))
                     if acts:
                         self.a_region_acts(name)
                 elif view := self.do("manager", lambda node, message=message: node.claim(*message)):
-                    self.apps[name].application = holder.hear(self.apps[name].application, view)
+                    self.apps[name].application = holder.receive(self.apps[name].application, view)
             self.the_arbiter_decides()
 
     # -- what the world does ---------------------------------------------------------------------------------------------
@@ -413,14 +413,14 @@ def test_a_restarted_region_takes_no_host_for_empty_without_reports(tmp_path):
     cloud = Cloud()
     rules = RegionRules(spare=0)
     node = region(cloud, StateLog(tmp_path / "j", "east"), rules)
-    node.hear(order(1, "h1", used=(("h1", 1, 0.5),)), 0.0)
+    node.receive(order(1, "h1", used=(("h1", 1, 0.5),)), 0.0)
     node.act()
     cloud.leased = {"h1": True}
     assert node.report(1.0).release == ()
     node._log.close()
     node = region(cloud, StateLog(tmp_path / "j", "east"), rules)
     assert (node.report(2.0).release, node.report(2.0).empty) == ((), ())
-    node.hear(order(1, "h1", used=(("h1", 0, 0.0),)), 3.0)
+    node.receive(order(1, "h1", used=(("h1", 0, 0.0),)), 3.0)
     assert node.report(4.0).release == ("h1",)
 
 
@@ -449,17 +449,17 @@ class Failing(Cloud):
 def test_failures_are_reported_and_retried():
     cloud = Failing()
     node = region(cloud)
-    node.hear(order(1, "h1"), 0.0)
+    node.receive(order(1, "h1"), 0.0)
     assert node.act() == ["h1 cannot be leased: the quota is used up"]
     assert (node.act(), set(cloud.leased)) == ([], {"h1"})
-    node.hear(order(2), 1.0)
+    node.receive(order(2), 1.0)
     assert node.act() == ["h1 cannot be released: no route to the provider"]
     assert (node.act(), set(cloud.leased)) == ([], set())
 
 
 def test_an_unknown_type_is_reported():
     node = region(Cloud())
-    node.hear(order(1, "h1", kind="huge"), 0.0)
+    node.receive(order(1, "h1", kind="huge"), 0.0)
     assert node.act() == ["h1 cannot be leased: there is no host type 'huge' here"]
 
 
@@ -468,14 +468,14 @@ def test_a_region_without_its_journal_rejoins_and_leases_nothing_twice():
     cloud = Cloud()
     node = region(cloud)
     for now in range(3):
-        node.hear(manager.report(node.report(now)), now)
+        node.receive(manager.report(node.report(now)), now)
         node.act()
         manager.round()
     assert len(cloud.ever) == 2
     amnesiac = RegionNode("east", REGION, [SMALL], IdempotentCloud(cloud), StateLog(None, "east"))
     assert amnesiac.unordered_hosts() == ("h1", "h2")
     for now in range(3, 6):
-        amnesiac.hear(manager.report(amnesiac.report(now)), now)
+        amnesiac.receive(manager.report(amnesiac.report(now)), now)
         amnesiac.act()
         manager.round()
     assert set(amnesiac.state.region.hosts) == set(cloud.leased) == {"h1", "h2"}

@@ -225,8 +225,8 @@ def test_neither_of_two_applications_starves(most: int, wants: list[tuple[int, i
             held[name], holding = applications.answer(ApplicationRules(), each, now, occupied, False, spare)
             holdings.append(holding)
         manager, _ = decide(rules, manager, now, [said, *holdings])
-        region, *_ = regions.hear(region, order_for(manager, "east"), now)
-        held = {name: holder.hear(each, view_for(manager, name)) for name, each in held.items()}
+        region, *_ = regions.receive(region, order_for(manager, "east"), now)
+        held = {name: holder.receive(each, view_for(manager, name)) for name, each in held.items()}
     assert placed["a"]
     assert placed["b"]
 

@@ -120,12 +120,12 @@ class Protocol(RuleBasedStateMachine):
 
     def deliver(self, message: Message) -> None:
         if isinstance(message, View):
-            heard = holder.hear(self.applications[message.application], message)
-            assert holder.hear(heard, message) == heard, "a doubled view changed something"
+            heard = holder.receive(self.applications[message.application], message)
+            assert holder.receive(heard, message) == heard, "a doubled view changed something"
             self.applications[message.application] = heard
         elif not isinstance(message, RegionReport | Claim):
-            region, lease, release = regions.hear(self.regions[message.region], message, self.now)
-            assert regions.hear(region, message, self.now) == (region, (), ()), "a doubled order changed something"
+            region, lease, release = regions.receive(self.regions[message.region], message, self.now)
+            assert regions.receive(region, message, self.now) == (region, (), ()), "a doubled order changed something"
             self.regions[message.region] = region
             for host, _ in lease:
                 assert host not in self.ever, f"{host} is leased twice"
@@ -258,7 +258,7 @@ def test_a_drain_that_is_cancelled_leaves_no_trace(
     for now in (10.0, 50.0, 51.0):
         for message in told:
             if isinstance(message, View):
-                held[message.application] = holder.hear(held[message.application], message)
+                held[message.application] = holder.receive(held[message.application], message)
         said = []
         for name in APPLICATIONS:
             held[name], holding = applications.answer(
@@ -295,9 +295,9 @@ def test_lost_messages_only_delay_what_managers_agree_on(arrives: list[list[bool
             if not next(channel, True):
                 continue
             if isinstance(message, View):
-                held[message.application] = holder.hear(held[message.application], message)
+                held[message.application] = holder.receive(held[message.application], message)
             else:
-                had[message.region], lease, _ = regions.hear(had[message.region], message, now)
+                had[message.region], lease, _ = regions.receive(had[message.region], message, now)
                 leased |= {host: True for host, _ in lease}
     assert {name: len(region.hosts) for name, region in had.items()} == wanted
     assert {name: set(ward.hosts) for name, ward in manager.regions.items()} == {n: set(r.hosts) for n, r in had.items()}

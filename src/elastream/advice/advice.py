@@ -147,8 +147,8 @@ def advise(source: str, target: float | None = None, price: float = NAN, cores: 
 
 def _add_cores(application: Application, cores: int) -> None:
     if application.executors:
-        there = counted(application.slots(application.span[1]) * application.task_cpus, "core")
-        raise InputError(f"{application.source} says itself that its tasks had {there}: leave out --cores")
+        cores_text = counted(application.slots(application.span[1]) * application.task_cpus, "core")
+        raise InputError(f"{application.source} says itself that its tasks had {cores_text}: leave out --cores")
     application.executors["driver"] = Executor("driver", cores, -math.inf)
 
 

@@ -69,7 +69,7 @@ class EventLog:
         self._foreign: dict[int, float] = {}
         self._running: dict[str, tuple[int, float]] = {}
         self._names: dict[str, str] = {}
-        self._told = set[str]()
+        self._with_progress = set[str]()
         self._open = set[tuple[str, int]]()  # newest batches of queries that started anew
         self._last = 0.0
         self._readers: dict[bytes, Callable[[bytes], None]] = {
@@ -102,7 +102,7 @@ class EventLog:
                     self.application.unreadable += 1
         self._add_silent()
         for id, (_, begun) in self._running.items():
-            if id in self._told or (id in self.application.queries and not self.application.queries[id].batches):
+            if id in self._with_progress or (id in self.application.queries and not self.application.queries[id].batches):
                 self._progress.query(id).unfinished = max(0.0, self._last - begun)
         return self.application
 
@@ -110,7 +110,7 @@ class EventLog:
         """Add the batches of queries without progress, as their tasks tell. The last batch may be unfinished."""
         numbers: defaultdict[str, list[int]] = defaultdict(list)
         for id, number in sorted(self._stages):
-            if id not in self._told:
+            if id not in self._with_progress:
                 numbers[id].append(number)
         for id, found in numbers.items():
             query = self._progress.query(id, self._names.get(id))
@@ -259,7 +259,7 @@ class EventLog:
         if isinstance(progress, str):
             progress = json.loads(progress)
         key = str(progress["id"]), int(progress["batchId"])
-        self._told.add(key[0])
+        self._with_progress.add(key[0])
         if self._running.get(key[0], (-1, 0.0))[0] == key[1]:
             del self._running[key[0]]
         by_number, files = self._stages.pop(key, {}), self._files.pop(key, 0)

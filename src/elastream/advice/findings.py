@@ -167,7 +167,7 @@ def limit_of(query: LoggedQuery) -> tuple[str, float, str]:
     """Return the limit on a query's records: in words, records per batch, and option; ("", inf, "") without a limit."""
     if most := _most_of_full(query, LIMIT_BATCHES):
         return f"{amount(most)} records", most, _offsets(query)
-    if (number := steady_files(query)) and _came_late(query):
+    if (number := steady_files(query)) and _overruns_trigger(query):
         return counted(number, "file"), statistics.median(batch.rows for batch in query.warm), "maxFilesPerTrigger"
     return "", math.inf, ""
 
@@ -201,7 +201,7 @@ def _never_waits(query: LoggedQuery, batches: Sequence[LoggedBatch]) -> bool:
     return statistics.median(gaps) <= max(0.3, 0.2 * interval)
 
 
-def _came_late(query: LoggedQuery) -> bool:
+def _overruns_trigger(query: LoggedQuery) -> bool:
     overran = (b.start - a.start for a, b in pairwise(query.batches) if a.seconds > query.trigger)
     return math.isnan(query.trigger) or max(overran, default=0.0) > LATE_START * query.trigger
 
@@ -562,7 +562,7 @@ def _growth(application: Application, query: LoggedQuery, warm: Sequence[LoggedB
     bound = []
     for batch in warm if application.executors else ():
         slots = application.slots(batch.start)
-        narrow = [each.times for each in batch.stages if each.times.tasks <= slots and _even(each.times)]
+        narrow = [each.times for each in batch.stages if each.times.tasks <= slots and _is_balanced(each.times)]
         if narrow and math.fsum(each.seconds for each in narrow) >= ONE_WAVE * batch.seconds:
             bound.append((batch.seconds, max(narrow, key=lambda each: each.seconds), slots))
     if len(bound) < SURE * len(warm) or (takes := statistics.median(each[0] for each in bound)) < FULL_INTERVAL * interval:
@@ -577,7 +577,7 @@ def _growth(application: Application, query: LoggedQuery, warm: Sequence[LoggedB
     yield Finding(query.name, "growth", evidence, change)
 
 
-def _even(stage: StageTimes) -> bool:
+def _is_balanced(stage: StageTimes) -> bool:
     return LONG_SHARE * stage.seconds < stage.longest <= LONG_TASK * stage.run / stage.tasks
 
 

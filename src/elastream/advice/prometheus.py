@@ -78,9 +78,9 @@ def read(source: str, site: Site, query: Mapping[str, str]) -> Application:
     except MALFORMED:
         raise InputError(f"{source} answers in a form that is not Prometheus's") from None
     if not applications:
-        there = f"none of {counted(len(series), 'series', 'series')} is" if series else "there is no series"
+        problem = f"none of {counted(len(series), 'series', 'series')} is" if series else "there is no series"
         raise InputError(
-            f"{source}: {there} of Elastream's metrics or Spark's streaming gauges between {start:.0f} and {end:.0f} "
+            f"{source}: {problem} of Elastream's metrics or Spark's streaming gauges between {start:.0f} and {end:.0f} "
             "(spark.sql.streaming.metricsEnabled=true makes Spark report them)"
         )
     if len(applications) > 1:

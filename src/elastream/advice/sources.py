@@ -67,8 +67,8 @@ def parts_of(source: AnyPath) -> list[AnyPath]:
         return [source / name for name in (*dated, LAST_OF_DATABRICKS)]
     if not numbered:
         names = [each for each in names if not each.startswith("appstatus_")]
-        there = f"give one of what it holds, such as {names[-1]}" if names else "it is empty"
-        raise InputError(f"{source} is not the log of one application: {there}")
+        hint = f"give one of what it holds, such as {names[-1]}" if names else "it is empty"
+        raise InputError(f"{source} is not the log of one application: {hint}")
     compact = max((number for number, name in numbered if name.endswith(".compact")), default=0)
     return [
         source / name for number, name in numbered if number > compact or (number == compact and name.endswith(".compact"))

@@ -79,13 +79,13 @@ def _about(source: str, site: Site, name: str) -> Json:
     if name:
         about: Json = site.json(f"/api/v1/applications/{quote(name)}")
         return about
-    there = site.json("/api/v1/applications", limit=2)
-    if len(there) == 1:
-        only: Json = there[0]
+    applications = site.json("/api/v1/applications", limit=2)
+    if len(applications) == 1:
+        only: Json = applications[0]
         return only
-    if not there:
+    if not applications:
         raise InputError(f"{source} has no application")
-    raise InputError(f"{source} has several applications: name one, as in {site.base}/history/{there[0]['id']}")
+    raise InputError(f"{source} has several applications: name one, as in {site.base}/history/{applications[0]['id']}")
 
 
 def _add_executor(application: Application, each: Json) -> None:

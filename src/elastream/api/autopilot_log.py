@@ -208,14 +208,14 @@ class AutopilotLog:
         return replace(self._status, messages=tuple(self._messages))
 
     def started(self, header: Header) -> None:
-        self._say(logging.INFO, f"autopilot observes every {format_duration(self._period)}; it {self._intentions}")
+        self._write(logging.INFO, f"autopilot observes every {format_duration(self._period)}; it {self._intentions}")
 
     def observed(self, observation: Observation) -> None:
         graph = observation.context.graph
         queries, stages = ([o.name for o in graph.operators if o.kind is kind] for kind in (Kind.SOURCE, Kind.KEYED))
         if graph.operators and graph.order != self._watched:
             self._watched = graph.order
-            self._say(
+            self._write(
                 logging.INFO,
                 f"autopilot watches {', '.join(queries)}; stages with state: {', '.join(stages) or 'none yet'}",
             )
@@ -223,14 +223,14 @@ class AutopilotLog:
             tasks = observation.hosts.value(host, Metric.TASKS)
             does = "would move" if self._observe_only else "moves"
             leaves = f"autopilot {does} {tasks:.0f} partitions off {self._plant.describe(host)}, which is leaving"
-            self._once(host, leaves if lease.state is HostState.DRAINING and tasks > 0 else "", again=False)
+            self._log_once(host, leaves if lease.state is HostState.DRAINING and tasks > 0 else "", again=False)
             # Once in all: between two batches of a real-time query, the reason comes and goes.
             if (waits := self._waits(host, observation)) and (host, gist(waits)) not in self._explained:
                 self._explained.add((host, gist(waits)))
-                self._say(logging.INFO, waits)
+                self._write(logging.INFO, waits)
         busy = self._plant.look_seconds > self._period
         slow = f"the driver took {self._plant.look_seconds:.1f} s to answer: autopilot observes less often"
-        self._once("busy", slow if busy else "")
+        self._log_once("busy", slow if busy else "")
         self._has_batches = self._has_batches or bool(observation.batches)
         self._status = replace(
             self._status,
@@ -273,28 +273,28 @@ class AutopilotLog:
             self._log(outcome)
         self._logged = {(outcome.action, outcome.status) for outcome in decision.outcomes}
         would = [p.action for p in decision.proposals if p.refused == "observe only"]
-        self._once("would", "; ".join(f"would {action.describe()} ({action.why})" for action in would))
+        self._log_once("would", "; ".join(f"would {action.describe()} ({action.why})" for action in would))
         notes = [note for note in decision.note.split("; ") if note]
         if fresh := [note for note in notes if gist(note) not in self._notes]:
-            self._say(logging.INFO, "; ".join(fresh))
+            self._write(logging.INFO, "; ".join(fresh))
         self._notes = frozenset(map(gist, notes))
         refused = [p for p in decision.proposals if p.refused and not p.refused.startswith(HARMLESS_REFUSALS)]
-        self._once("refused", "; ".join(f"does not {each.action.describe()}: {each.refused}" for each in refused))
+        self._log_once("refused", "; ".join(f"does not {each.action.describe()}: {each.refused}" for each in refused))
         quiet = not (decision.outcomes or would or decision.note or refused or decision.lasting)
-        self._once("quiet", _quiet(decision.seen) if quiet and self._has_batches else "")
+        self._log_once("quiet", _idle_text(decision.seen) if quiet and self._has_batches else "")
         for each in decision.lasting:
             if each.key not in self._lacked:
-                self._say(logging.WARNING, f"autopilot {each}")
+                self._write(logging.WARNING, f"autopilot {each}")
         self._lacked = {each.key for each in decision.lasting}
         log.debug("round %d: observed %s", decision.round, quantities(decision.seen))
 
     def ended(self, ending: Ending) -> None:
         self._status = replace(self._status, state="ended", coming=0)
         if ending.status == "failed":
-            self._say(logging.ERROR, f"autopilot stopped: {ending.reason}")
+            self._write(logging.ERROR, f"autopilot stopped: {ending.reason}")
             return
-        self._say(logging.INFO, f"autopilot stopped: {ending.reason or 'all watched queries ended'}")
-        self._say(logging.INFO, self._summary(ending))
+        self._write(logging.INFO, f"autopilot stopped: {ending.reason or 'all watched queries ended'}")
+        self._write(logging.INFO, self._summary(ending))
 
     def _summary(self, ending: Ending) -> str:
         facts, status = ending.facts, self._status
@@ -317,25 +317,25 @@ class AutopilotLog:
         if isinstance(action, HostAction | MoveTask) and (host := self._plant.describe(action.host)) != action.host:
             text = f"{text}, which is {host}"
         if not outcome.succeeded:
-            self._say(logging.WARNING, f"{text}: {outcome.status}, {outcome.reason}")
+            self._write(logging.WARNING, f"{text}: {outcome.status}, {outcome.reason}")
             return
-        self._say(logging.INFO, f"{text} ({action.why})")
+        self._write(logging.INFO, f"{text} ({action.why})")
         if (what := COUNTED.get(type(action))) is not None:
             self._done[what] = self._done.get(what, 0) + 1
 
-    def _once(self, subject: str, text: str, *, again: bool = True) -> None:
+    def _log_once(self, subject: str, text: str, *, again: bool = True) -> None:
         """Log `text` unless it repeats the last text about `subject`; without `again`, unless there was one."""
         last = self._last.get(subject, "")
         if text and (gist(last) != gist(text) if again else not last):
-            self._say(logging.WARNING if subject == "busy" else logging.INFO, text)
+            self._write(logging.WARNING if subject == "busy" else logging.INFO, text)
         self._last[subject] = text
 
-    def _say(self, level: int, text: str) -> None:
+    def _write(self, level: int, text: str) -> None:
         self._messages.append(text)
         log.log(level, "%s", text)
 
 
-def _quiet(figures: Mapping[str, float]) -> str:
+def _idle_text(figures: Mapping[str, float]) -> str:
     rate = figures.get("arrival_rate", math.nan)
     load = "the load is unknown" if math.isnan(rate) else f"{_figure(rate, 'records/s')} arrive"
     busy, cores = figures.get("busy_cores", math.nan), figures.get("usable_cores", math.nan)

@@ -190,7 +190,7 @@ def _carry_out(
     for table in settings.tables:
         table.check(selection_of(newest, table.operator))
     if settings.freshness is not None and earlier is not None:  # a run of an earlier controller may hold the folder's lock
-        return _kept_fresh(graph, directory_of(earlier.resolve()), settings, program)
+        return _run_fresh(graph, directory_of(earlier.resolve()), settings, program)
     with opened(graph, path_of(settings.runs), earlier) as folder:
         default = state_partitions_of(cloud.types, cloud.max_hosts, policy.partitions_a_host)
         folder = folder.begin(graph, settings, default, program)
@@ -198,10 +198,10 @@ def _carry_out(
             replace_results(operator.writes for operator in graph.sinks)
         if settings.freshness is None:
             return _run_in(folder, graph, settings, policy, document, order)
-    return _kept_fresh(graph, folder.directory, settings, program)
+    return _run_fresh(graph, folder.directory, settings, program)
 
 
-def _kept_fresh(graph: Graph, directory: RunDirectory, settings: CommandSettings, program: Mapping[str, Any]) -> RunResult:
+def _run_fresh(graph: Graph, directory: RunDirectory, settings: CommandSettings, program: Mapping[str, Any]) -> RunResult:
     keep_dataflow_fresh(directory, settings, lambda own, order: _carry_out(graph, own, program, order))
     return RunResult.read(directory.root)
 

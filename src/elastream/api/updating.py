@@ -59,9 +59,9 @@ def _check(directory: RunDirectory, graph: Graph) -> None:
     tables = KeyTableLog(directory, selections_of(graph))
     for operator, version in tables.newest().items():
         names = {each.name for each in graph.operator(operator).alternates}
-        if gone := sorted(set(tables.find(operator, version).rows.values()) - names):
+        if unknown := sorted(set(tables.find(operator, version).rows.values()) - names):
             raise InputError(
-                f"key table {version} of operator {operator!r} names the alternate {gone[0]!r}: set another table first"
+                f"key table {version} of operator {operator!r} names the alternate {unknown[0]!r}: set another table first"
             )
 
 

@@ -343,9 +343,9 @@ class Session:
     def _follow(self) -> None:
         while not self._ended.wait(LOOK_S):
             with suppress(Py4JError, EnvironmentProblem, OSError):  # the session or the cluster ends
-                self._look(self._executors.look(), time.time())
+                self._update_spans(self._executors.look(), time.time())
 
-    def _look(self, executors: Mapping[str, Executor], now: float) -> None:
+    def _update_spans(self, executors: Mapping[str, Executor], now: float) -> None:
         for id in executors.keys() - self._spans.keys():
             self._spans[id] = (now, None)
         for id, (since, until) in list(self._spans.items()):

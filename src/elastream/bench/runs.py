@@ -280,7 +280,7 @@ def costs_of(spans: Spans, served: Service, host: HostType) -> tuple[float, floa
 
 def _judge(outcome: Outcome, job: Job, causes: Mapping[str, str], tell: Tell) -> Outcome:
     tell("compares the rows with the answer")
-    difference = job.workload.difference(_written(job.root / "out"))
+    difference = job.workload.difference(_read_output(job.root / "out"))
     remarks = [causes[outcome.workload]] if outcome.service.in_time < IN_TIME and outcome.workload in causes else []
     if difference:
         wrong = f"{difference.missing} rows are missing and {difference.surplus} are too many; it {difference.example}"
@@ -288,7 +288,7 @@ def _judge(outcome: Outcome, job: Job, causes: Mapping[str, str], tell: Tell) ->
     return replace(outcome, correct=not difference, rows=difference.rows, remark="; ".join(remarks))
 
 
-def _written(out: Path) -> pd.DataFrame:
+def _read_output(out: Path) -> pd.DataFrame:
     files = [file for file in out.glob("*/*.parquet") if file.stat().st_size]
     if not files:
         return pd.DataFrame()

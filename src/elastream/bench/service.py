@@ -72,7 +72,7 @@ def batches_of(progress: Iterable[Mapping[str, Any]], control: Path | None = Non
     """
     batches = []
     for each in progress:
-        ends = [end for source in each["sources"] if (end := _reached(source["endOffset"], control)) is not None]
+        ends = [end for source in each["sources"] if (end := _progress_of(source["endOffset"], control)) is not None]
         if not ends:
             continue
         state = sum(int(operator["memoryUsedBytes"]) for operator in each["stateOperators"])
@@ -88,7 +88,7 @@ def batches_of(progress: Iterable[Mapping[str, Any]], control: Path | None = Non
     return batches
 
 
-def _reached(value: Any, control: Path | None) -> tuple[int, float] | None:
+def _progress_of(value: Any, control: Path | None) -> tuple[int, float] | None:
     """Return the events that a source has had, and when its load began (0: not yet); None if it tells neither."""
     offset: Mapping[str, Any] = (json.loads(value) if isinstance(value, str) else value) or {}
     if "n" in offset:

@@ -170,8 +170,8 @@ def hosts_from(
         billing = Billing(1.0 if unit is None else unit, 60.0 if minimum is None else minimum)
         return read_prices(prices, only=names, region=region, billing=billing, shapes=shapes)
     if unknown := sorted(set(names) - {type.name for type in declared}):
-        there = near(unknown[0], {type.name for type in declared})
-        raise CloudError(f"--host {unknown[0]}: the dataflow declares no such host type{there}")
+        hint = near(unknown[0], {type.name for type in declared})
+        raise CloudError(f"--host {unknown[0]}: the dataflow declares no such host type{hint}")
     types = tuple(type for type in declared if not names or type.name in names)
     if not types:
         raise CloudError("no host types: declare them in the dataflow, or give a price list with --prices")

@@ -67,16 +67,16 @@ class _Host:
     leased: bool = True  # False for one that was adopted
     executor: str | None = None  # None while it waits
     starting: bool = False
-    gone: str = ""  # reason of its end
+    end_reason: str = ""  # reason of its end
     released: bool = False
 
     @property
     def waits(self) -> bool:
-        return self.executor is None and not self.gone and not self.released
+        return self.executor is None and not self.end_reason and not self.released
 
     @property
     def counts(self) -> bool:
-        return not self.gone and not self.released
+        return not self.end_reason and not self.released
 
 
 class ExecutorProvider(Provider):
@@ -168,8 +168,8 @@ class ExecutorProvider(Provider):
                 if host is None or host.released:
                     continue
                 host.released = True
-                self._withdrawn += host.executor is None and not host.gone
-                if host.executor is not None and not host.gone:
+                self._withdrawn += host.executor is None and not host.end_reason
+                if host.executor is not None and not host.end_reason:
                     self._give_back(host.executor)
             self._forget()
             if self._total != self._allowed:
@@ -209,7 +209,7 @@ class ExecutorProvider(Provider):
             leased = [host for host in self._hosts.values() if host.leased] if self._ends else []
             for host in leased:
                 host.released = True
-            leaving = [host.executor for host in leased if host.executor is not None and not host.gone]
+            leaving = [host.executor for host in leased if host.executor is not None and not host.end_reason]
             stay = sum(host.counts for host in self._hosts.values())
             total = 0 if self._alone else stay if leased and self._allowed >= UNLIMITED else self._allowed
             self._allowed = total
@@ -229,7 +229,7 @@ class ExecutorProvider(Provider):
         for executor, host in zip(fresh, waiting, strict=False):
             host.executor = executor
             if refused := self._unusable_reason(allocator.registered[executor].host):
-                host.gone = refused
+                host.end_reason = refused
                 self._give_back(executor)
         self._surplus &= set(registered)
         beyond, now = fresh[len(waiting) :] if self._alone else [], self._clock()
@@ -257,9 +257,9 @@ class ExecutorProvider(Provider):
     def _mark_lost(self, allocator: ExecutorAllocator, registered: Collection[str]) -> bool:
         lost = False
         for host in self._hosts.values():
-            if host.executor is not None and host.executor not in registered and not host.gone:
+            if host.executor is not None and host.executor not in registered and not host.end_reason:
                 why = allocator.ending(host.executor) if not host.released else ""
-                host.gone = f"executor {host.executor} is gone" + (f": {why}" if why else "")
+                host.end_reason = f"executor {host.executor} is gone" + (f": {why}" if why else "")
                 lost = True
         if lost:
             self._given_back = -math.inf  # the next look releases executors that replaced lost ones
@@ -272,14 +272,14 @@ class ExecutorProvider(Provider):
             host.starting = True
         never = [host for host in waiting if pending.never and not host.starting]
         for host in never:
-            host.gone = pending.reason
+            host.end_reason = pending.reason
         if never:
             self._request()
         return pending
 
     def _status(self, host: _Host, pending: PendingReason) -> HostStatus:
-        if host.gone:
-            return HostStatus(host.type, Phase.GONE, host.gone, executor=host.executor or "")
+        if host.end_reason:
+            return HostStatus(host.type, Phase.GONE, host.end_reason, executor=host.executor or "")
         if host.executor is None:
             if host.starting:
                 return HostStatus(host.type, Phase.STARTING, "granted; its executor has not registered yet")
@@ -290,7 +290,9 @@ class ExecutorProvider(Provider):
         return HostStatus(host.type, phase, address=self._allocator.registered[host.executor].host, executor=host.executor)
 
     def _forget(self) -> None:
-        for name in [name for name, host in self._hosts.items() if host.released and (host.gone or host.executor is None)]:
+        for name in [
+            name for name, host in self._hosts.items() if host.released and (host.end_reason or host.executor is None)
+        ]:
             del self._hosts[name]
 
     def _give_back(self, executor: str) -> None:

@@ -245,7 +245,7 @@ class Membership:
                 self._holder = Holder(self._holder.name, hosts=self._holder.hosts)
             view = self._client.claim(self._claim())
         with self._lock:
-            self._holder, self._amount_due, self.refusal = holder.hear(self._holder, view), view.owed, view.refused
+            self._holder, self._amount_due, self.refusal = holder.receive(self._holder, view), view.owed, view.refused
             lost = [host for host, machine in self._bound.items() if machine not in self._holder.hosts]
         for host in lost:
             self._evict(host)
@@ -258,13 +258,13 @@ class Membership:
                 self._locks.pop(self._bound.pop(host)).close()
             used = set(self._bound.values())
             asks = [type.name for type in self._waiting.values()]
-            gone = []
+            unused = []
             for machine in [machine for machine in self._holder.hosts if machine not in used]:
                 # Granted and unused: kept for a waiting host, else given back.
                 if machine not in self._holder.leave and self._holder.hosts[machine] in asks:
                     asks.remove(self._holder.hosts[machine])
                     continue
-                gone.append(machine)
+                unused.append(machine)
                 if lock := self._locks.pop(machine, None):
                     lock.close()
             refused = tuple(sorted(self._refused & self._holder.leave.keys()))
@@ -273,7 +273,7 @@ class Membership:
             # Hosts given back are unused from now on, before the pool receives it.
             self._holder, message = holder.claim(
                 self._holder,
-                gone,
+                unused,
                 refused=refused,
                 asks=tuple(asks),
                 critical=self._critical,

@@ -179,8 +179,8 @@ def out_of_bounds(action: Action, plan: _Plan) -> str:
             return observation.leases[host].note or "its owner takes it away"
         case CancelDrain():
             # Only a bound that was lowered meanwhile can be exceeded so.
-            there = sum(map(plan.will_take_tasks, (*observation.leases, *plan.leased)))
-            return at_most(context.max_hosts, context.limit) if there >= context.max_hosts else ""
+            host_count = sum(map(plan.will_take_tasks, (*observation.leases, *plan.leased)))
+            return at_most(context.max_hosts, context.limit) if host_count >= context.max_hosts else ""
         case DrainHost(host) | ReleaseHost(host):
             # A working host may only go while enough others work; one that is coming may also lean on others coming.
             if plan.state(host) is HostState.DRAINING or DrainHost(host) in plan.granted:

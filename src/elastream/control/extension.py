@@ -83,8 +83,8 @@ class KeyTableExtension(LoopExtension):
         refusal = self._refusal(operator, newest, decision)
         if in_force != newest:
             yield Proposal(SetKeyTable(operator, newest, f"version {newest} of its key table was appended"), BY, refusal)
-        if refusal and in_force and (gone := self._refusal(operator, in_force, decision)):
-            yield Proposal(SetKeyTable(operator, 0, gone), BY)
+        if refusal and in_force and (reason := self._refusal(operator, in_force, decision)):
+            yield Proposal(SetKeyTable(operator, 0, reason), BY)
 
     def _refusal(self, operator: str, version: int, decision: GuardDecision | None) -> str:
         if decision is None or not decision.allowed:

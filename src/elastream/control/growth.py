@@ -71,14 +71,14 @@ class StateGrowth:
         """Growth between the last two windows (MB/s)."""
         age = self._times[-1] - self._first
         window = min(WINDOW_S, WINDOW_SHARE * age)
-        return self._gained(window)[0] / window if age >= YOUNGEST_S else 0.0
+        return self._gain(window)[0] / window if age >= YOUNGEST_S else 0.0
 
     def _seconds_to(self, room: float, window: float) -> float:
         """Return the seconds until `room` MB are gone, at the rate between the last two windows."""
-        gained, fallen = self._gained(window)
+        gained, fallen = self._gain(window)
         return max(0.0, room - fallen) * window / gained if gained > 0 else math.inf
 
-    def _gained(self, window: float) -> tuple[float, float]:
+    def _gain(self, window: float) -> tuple[float, float]:
         """Return the MB gained between the last two windows, 0 if noise, and the MB below the last one's peak now."""
         now, end = self._times[-1], len(self._times)
         since, begin = (bisect_right(self._times, now - each) for each in (window, 2 * window))

@@ -238,7 +238,7 @@ class Loop:
                 message = f"{failures}, queries continue under the last plan: {message}"
                 self._alarms.sound(OBSERVATION_ALARM, message, error)
             if self._failed_observations >= FAILED_OBSERVATIONS_LIMIT:
-                unseen = self._unseen()
+                unseen = self._empty_observation()
                 self._emit(lambda each: each.observed(unseen))
             return None
         if self._failed_observations:
@@ -252,7 +252,7 @@ class Loop:
         self._emit(lambda each: each.observed(observation))
         return observation
 
-    def _unseen(self) -> Observation:
+    def _empty_observation(self) -> Observation:
         context = self._plant.context
         nothing = Frame(tuple(context.graph.by_name))
         return Observation(
@@ -283,9 +283,13 @@ class Loop:
         self._rollback.observed(observation, self._under_way)
 
     def _lost(self, observation: Observation) -> dict[str, str]:
-        gone = self._leases.keys() - observation.leases.keys()
-        gone = {host for host in gone if self._leases[host].state is not HostState.REQUESTED}
-        lost = (each for each in self._plant.ledger if each.host in gone and each.state is HostState.LOST) if gone else ()
+        missing = self._leases.keys() - observation.leases.keys()
+        missing = {host for host in missing if self._leases[host].state is not HostState.REQUESTED}
+        lost = (
+            (each for each in self._plant.ledger if each.host in missing and each.state is HostState.LOST)
+            if missing
+            else ()
+        )
         return {
             each.host: ": ".join(filter(None, (f"host {each.host} was lost", each.note.split("; ")[0]))) for each in lost
         }
@@ -334,7 +338,7 @@ class Loop:
         first = not self._round
         limits = self._scaling.limits(plan.actions, plan.hosts, observation, first, self._state_hosts.needed)
         decided = arbitrate(waiting, observation, self._under_way, first, limits)
-        self._tell_of_waiting(decided)
+        self._update_approval_alarm(decided)
         mode = "observe only" if self._observe_only else "paused" if self._paused() else ""
         if mode:
             decided = tuple(replace(p, refused=p.refused or mode) for p in decided)
@@ -379,7 +383,7 @@ class Loop:
         self._last = decision
         self._emit(lambda each: each.decided(decision))
 
-    def _tell_of_waiting(self, decided: Iterable[Proposal]) -> None:
+    def _update_approval_alarm(self, decided: Iterable[Proposal]) -> None:
         if any(rule_of(each.refused) == APPROVAL for each in decided):
             self._alarms.sound(APPROVAL_ALARM, "a lease waits until someone approves it on the live page")
         else:

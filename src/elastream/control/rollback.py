@@ -376,9 +376,9 @@ class RollBack:
 
     def _lost(self, observation: Observation) -> bool:
         before, self._leases = self._leases, observation.leases
-        gone = before.keys() - observation.leases.keys()
-        lost = any(before[host].state in (HostState.RUNNING, HostState.DRAINING) for host in gone - self._leaving)
-        self._leaving -= gone
+        missing = before.keys() - observation.leases.keys()
+        lost = any(before[host].state in (HostState.RUNNING, HostState.DRAINING) for host in missing - self._leaving)
+        self._leaving -= missing
         return lost
 
     def _followed(
@@ -392,8 +392,8 @@ class RollBack:
             trial = replace(trial, begun=observation.time, predicted=self._predicted(trial), usual=usual)
             trial = replace(trial, level=self._level, band=self._load.bound)
         if math.isinf(trial.since) and not any(each in under_way for each in trial.actions if _is_awaited(each)):
-            came = tuple(each for each in trial.actions if not _is_awaited(each) or each.in_force(observation))
-            trial = replace(trial, actions=came, since=observation.time)
+            in_force = tuple(each for each in trial.actions if not _is_awaited(each) or each.in_force(observation))
+            trial = replace(trial, actions=in_force, since=observation.time)
         if rate >= 0:
             trial = replace(trial, rates=(trial.rates[0] + 1, trial.rates[1] + rate))
         changed = trial.changed or lost or trial.elsewhere(rate, observation)
@@ -443,7 +443,7 @@ class RollBack:
                 actions += undo or ()
                 trials[number] = _after_try(trial, undo)
         self.trials = tuple(trial for trial in trials if trial.open)
-        actions += self._instead(planned, observation, names)
+        actions += self._lease_other_types(planned, observation, names)
         return tuple(Proposal(action, BY) for action in actions)
 
     def _figures_of(self, observation: Observation) -> Figures:
@@ -523,8 +523,8 @@ class RollBack:
         why = f"{ROLLED_BACK}{trial.why}"
         if trial.leased:
             return self._without_leased(trial, observation, names, why)
-        undos = (_opposite(each, trial.before, observation, why) for each in trial.actions)
-        return [*filter(None, undos), *_removed_back(trial, observation, names, why)]
+        undos = (_inverse(each, trial.before, observation, why) for each in trial.actions)
+        return [*filter(None, undos), *_restore_hosts(trial, observation, names, why)]
 
     def _without_leased(
         self, trial: Trial, observation: Observation, names: Iterator[str], why: str
@@ -591,7 +591,7 @@ class RollBack:
         of_hosts = isinstance(action, DrainHost | ReleaseHost)
         self._refusals[key] = Refusal(at, seconds, why, of_hosts, level, band)
 
-    def _instead(self, planned: Sequence[Action], observation: Observation, names: Iterator[str]) -> list[Action]:
+    def _lease_other_types(self, planned: Sequence[Action], observation: Observation, names: Iterator[str]) -> list[Action]:
         actions: list[Action] = []
         for action in planned:
             kind = observation.context.host_types.get(action.type) if isinstance(action, LeaseHost) else None
@@ -656,16 +656,16 @@ def _shown_speed(observation: Observation, kind: HostType) -> float:
     return median(speeds or [kind.speed])
 
 
-def _removed_back(trial: Trial, observation: Observation, names: Iterator[str], why: str) -> list[Action]:
-    before, there = trial.before, len(observation.usable) + len(observation.coming)
-    lacking = min(max(len(before.usable) - there, 0), len(trial.removed))
+def _restore_hosts(trial: Trial, observation: Observation, names: Iterator[str], why: str) -> list[Action]:
+    before, host_count = trial.before, len(observation.usable) + len(observation.coming)
+    lacking = min(max(len(before.usable) - host_count, 0), len(trial.removed))
     draining = [host for host in trial.removed if host in observation.recoverable][:lacking]
-    gone = [before.leases[host].type for host in trial.removed if host not in draining][: lacking - len(draining)]
+    types = [before.leases[host].type for host in trial.removed if host not in draining][: lacking - len(draining)]
     drains = (CancelDrain(host, why=why) for host in draining)
-    return [*drains, *(LeaseHost(next(names), each.name, each.region, why=why) for each in gone)]
+    return [*drains, *(LeaseHost(next(names), each.name, each.region, why=why) for each in types)]
 
 
-def _opposite(action: Action, before: Observation, now: Observation, why: str) -> Action | None:
+def _inverse(action: Action, before: Observation, now: Observation, why: str) -> Action | None:
     undo: Action | None = None
     composition = before.composition
     match action:

@@ -27,7 +27,7 @@ def with_window(rules: ScalingRules, policy: Policy, seconds: float) -> ScalingR
 @dataclass(frozen=True, slots=True)
 class ScalingLimits:
     rules: ScalingRules = NO_RULES
-    there: int = 0  # hosts that take tasks or are starting
+    host_count: int = 0  # hosts that take tasks or are starting
     base: int = 0
     draining: int = 0
     recommended: float = math.nan  # recommended hosts; NaN if unknown
@@ -50,17 +50,17 @@ class ScalingLimits:
         if not isinstance(action, LeaseHost | DrainHost | ReleaseHost):
             return ""
         adding = sum(isinstance(each, LeaseHost | CancelDrain) for each in granted)
-        gone = {each.host for each in granted if takes_away(each, observation)}
+        removed = {each.host for each in granted if takes_away(each, observation)}
         if isinstance(action, LeaseHost):
-            return self._too_many(action, observation, adding, len(gone), granted)
-        if takes_away(action, observation) and action.host not in gone:
-            return self._too_few(adding, len(gone))
+            return self._too_many(action, observation, adding, len(removed), granted)
+        if takes_away(action, observation) and action.host not in removed:
+            return self._too_few(adding, len(removed))
         return ""
 
     def _too_many(
         self, action: LeaseHost, observation: Observation, adding: int, going: int, granted: Sequence[Action]
     ) -> str:
-        after = self.there + adding - going
+        after = self.host_count + adding - going
         if self.money is not None and (reason := self.money.refusal(action, observation, granted)):
             return f"budget: {reason}"
         if after < max(observation.context.min_hosts, self.needed):
@@ -79,10 +79,10 @@ class ScalingLimits:
         if rules.max_scale_up is not None and after >= self.base + (most := _part(rules.max_scale_up, self.base)):
             working = f"{counted(self.base, 'host')} work" + ("s" if self.base == 1 else "")
             return f"max_scale_up: {working}, and at most {most} more may start at a time"
-        return self._tolerated()
+        return self._tolerance_refusal()
 
     def _too_few(self, adding: int, going: int) -> str:
-        rules, left = self.rules, self.there + adding - going - 1
+        rules, left = self.rules, self.host_count + adding - going - 1
         if self.excluded:
             return f"excluded_periods: nothing is scaled while '{self.excluded}' holds"
         if left < self.highest:
@@ -98,14 +98,18 @@ class ScalingLimits:
         if rules.catch_up and self.waiting > rules.catch_up:
             takes, within = format_duration(self.waiting), format_duration(rules.catch_up)
             return f"catch_up: the backlog takes {takes} to process, and at most {within} is allowed"
-        return self._tolerated()
+        return self._tolerance_refusal()
 
-    def _tolerated(self) -> str:
+    def _tolerance_refusal(self) -> str:
         tolerance = self.rules.tolerance
-        if tolerance is None or not self.there or not abs(self.recommended / self.there - 1) <= tolerance + ROUNDING:
+        if (
+            tolerance is None
+            or not self.host_count
+            or not abs(self.recommended / self.host_count - 1) <= tolerance + ROUNDING
+        ):
             return ""
-        there = counted(self.there, "host")
-        return f"tolerance: {self.recommended:.3g} hosts are wanted against {there} now, which is within {tolerance:.0%}"
+        present = counted(self.host_count, "host")
+        return f"tolerance: {self.recommended:.3g} hosts are wanted against {present} now, which is within {tolerance:.0%}"
 
 
 NO_LIMITS = ScalingLimits()
@@ -146,7 +150,7 @@ class Scaling:
     rules: ScalingRules = NO_RULES
     epoch: float = 0.0  # time 0 of the run, in seconds since 1970
     recommended: float = math.nan  # hosts recommended last; NaN at first
-    _wished: list[tuple[float, float]] = field(default_factory=list)
+    _recommendations: list[tuple[float, float]] = field(default_factory=list)
     _low: bool = False
     _down: float = -math.inf
     _frozen_hosts: int = -1
@@ -182,17 +186,17 @@ class Scaling:
     ) -> ScalingLimits:
         """Return the limits of a round. `recommended` None: derived from `actions`; `needed`: hosts for state."""
         rules, now = self.rules, observation.time
-        there = len(observation.usable) + len(observation.coming)
-        recommendation = self._follow(tuple(actions), recommended, observation, there, first)
+        host_count = len(observation.usable) + len(observation.coming)
+        recommendation = self._follow(tuple(actions), recommended, observation, host_count, first)
         if not self._has_rules:
             return NO_LIMITS
         excluded = rules.excluded(self.epoch + now) if rules.excluded_periods else ""
-        self._frozen_hosts = (there if self._frozen_hosts < 0 else self._frozen_hosts) if excluded else -1
+        self._frozen_hosts = (host_count if self._frozen_hosts < 0 else self._frozen_hosts) if excluded else -1
         lowest = min(self._within(rules.stabilization_up, now)) if rules.stabilization_up else math.inf
         highest = max(self._within(rules.stabilization_down, now)) if rules.stabilization_down else 0.0
         return ScalingLimits(
             rules,
-            there,
+            host_count,
             len(observation.working),
             len(observation.draining),
             recommendation,
@@ -218,29 +222,29 @@ class Scaling:
                 self._money.record(now, [Lease(outcome.action.host, kind, now)], complete=False)
 
     def _follow(
-        self, actions: Sequence[Action], hosts: float | None, observation: Observation, there: int, first: bool
+        self, actions: Sequence[Action], hosts: float | None, observation: Observation, host_count: int, first: bool
     ) -> float:
         """Record and return the recommended hosts; without a number, present and newly leased ones."""
         # A policy that removes hosts one by one recommends an unknown smaller number until it leases.
         now = observation.time
         more = sum(isinstance(each, LeaseHost | CancelDrain) for each in actions)
         fewer = sum(takes_away(each, observation) for each in actions)
-        self.recommended = float(there + more - fewer)
-        if first or not self._wished:
-            self._wished.append((now, float(there)))
+        self.recommended = float(host_count + more - fewer)
+        if first or not self._recommendations:
+            self._recommendations.append((now, float(host_count)))
         if hosts is not None and math.isfinite(hosts):
             self.recommended = hosts
-            wish = float(math.ceil(hosts - ROUNDING))
+            recommendation = float(math.ceil(hosts - ROUNDING))
         else:
             self._low = bool(fewer) and not more if more or fewer else self._low
-            wish = 0.0 if self._low else self.recommended
-        self._wished.append((now, wish))
+            recommendation = 0.0 if self._low else self.recommended
+        self._recommendations.append((now, recommendation))
         longest = max(self.rules.stabilization_up or 0.0, self.rules.stabilization_down or 0.0)
-        self._wished = [each for each in self._wished if each[0] >= now - longest]
+        self._recommendations = [each for each in self._recommendations if each[0] >= now - longest]
         return math.nan if self._low and hosts is None else self.recommended
 
     def _within(self, window: float, now: float) -> list[float]:
-        return [wish for at, wish in self._wished if at >= now - window]
+        return [hosts for at, hosts in self._recommendations if at >= now - window]
 
 
 def _waiting(observation: Observation) -> float:
@@ -266,9 +270,9 @@ class BudgetAccount:
     def record(self, now: float, leases: Iterable[Lease], *, complete: bool = True) -> None:
         """Record the leases at `now`; absent ones end then, unless not `complete`."""
         begun = {lease.host: key for key, lease in self._leases.items() if lease.until is None}
-        there = set()
+        hosts = set()
         for lease in leases:
-            there.add(lease.host)
+            hosts.add(lease.host)
             key = begun.get(lease.host, (lease.host, lease.since))
             # Asked for here before the plant wrote it down: one lease, from the earlier moment on.
             since = min(lease.since, self._leases[key].since) if key in self._leases else lease.since
@@ -276,7 +280,7 @@ class BudgetAccount:
         if not complete:
             return
         for host, key in begun.items():
-            if host not in there:
+            if host not in hosts:
                 self._leases[key] = replace(self._leases[key], until=now)
         start = self._start(now)
         self._leases = {

@@ -69,7 +69,7 @@ class StateHosts(LoopExtension):
                 self._since.setdefault(fit.kind, now)
             else:
                 self._since.pop(fit.kind, None)
-        lacks = {each.kind: each for each in known if now - self._since.get(each.kind, math.inf) >= _lasts(each.kind)}
+        lacks = {each.kind: each for each in known if now - self._since.get(each.kind, math.inf) >= _settle_s(each.kind)}
         settled = observation.since_change >= SETTLED_S
         if not lacks or not settled or observation.coming or len(observation.leases) >= context.max_hosts:
             return None
@@ -125,7 +125,7 @@ class _Relief(NamedTuple):
         return self.time - last.time >= SETTLED_S and (self.state >= last.state or self.used < last.used)
 
 
-def _lasts(kind: str) -> float:
+def _settle_s(kind: str) -> float:
     return LOOK_S if kind == "heap" else SETTLED_S  # containers lag behind moves
 
 
@@ -136,8 +136,8 @@ def _rows(observation: Observation) -> list[int]:
 def _empty(use: MemoryUse, observation: Observation) -> bool:
     """Return True if a host that came less than MARGIN_S ago has none of the state yet."""
     holds = {observation.hosts.ids[row] for row in observation.tasks.host[use.tasks > 0].tolist() if row >= 0}
-    came = zip(observation.usable, observation.came, strict=True)
-    return any(host not in holds and observation.time - at < MARGIN_S for host, at in came)
+    arrivals = zip(observation.usable, observation.came, strict=True)
+    return any(host not in holds and observation.time - at < MARGIN_S for host, at in arrivals)
 
 
 def _cheapest(use: MemoryUse, lack: Fit, observation: Observation) -> HostType | None:

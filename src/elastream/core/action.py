@@ -801,7 +801,7 @@ class _Form:
     read: Callable[[Any], Any] = lambda value: value
 
 
-def _each(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
+def _all(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, tuple) and all(map(fits, value))
 
 
@@ -810,14 +810,14 @@ _FORMS: Mapping[Any, _Form] = {
     int: _Form(lambda value: isinstance(value, int) and not isinstance(value, bool), "a whole number"),
     float: _Form(_is_number, "a number"),
     TaskId: _Form(_is_task, "a TaskId of a text and a whole number", lambda value: TaskId(**value)),
-    tuple[str, ...]: _Form(_each(lambda value: isinstance(value, str)), "a tuple of texts", tuple),
+    tuple[str, ...]: _Form(_all(lambda value: isinstance(value, str)), "a tuple of texts", tuple),
     tuple[TaskId, ...]: _Form(
-        _each(lambda value: isinstance(value, TaskId)),
+        _all(lambda value: isinstance(value, TaskId)),
         "a tuple of TaskIds",
         lambda value: tuple(TaskId(**task) for task in value),
     ),
     tuple[tuple[str, float], ...]: _Form(
-        _each(_is_token), "a tuple of pairs of a text and a number", lambda value: tuple((host, at) for host, at in value)
+        _all(_is_token), "a tuple of pairs of a text and a number", lambda value: tuple((host, at) for host, at in value)
     ),
 }
 _FIELDS: Mapping[type[Action], Mapping[str, _Form]] = {

@@ -180,7 +180,7 @@ def check_service_levels(layout: Layout, types: Iterable[HostType], target_laten
         return
     paths: dict[str, float] = {}
     for name in reversed(graph.order):
-        paths[name] = _least(graph.operator(name)) + _onward(graph, name, paths)
+        paths[name] = _least(graph.operator(name)) + _downstream_cost(graph, name, paths)
     for source in graph.sources:
         segment = layout.stage_of[source.name].segment
         stages = sum(stage.segment == segment for stage in layout.stages)
@@ -203,17 +203,17 @@ def _least(operator: Operator) -> float:
     return min((alternate.cost or 0.0 for alternate in operator.alternates), default=0.0)
 
 
-def _onward(graph: Graph, name: str, paths: Mapping[str, float]) -> float:
+def _downstream_cost(graph: Graph, name: str, paths: Mapping[str, float]) -> float:
     operator = graph.operator(name)
     if any(alternate.selectivity is not None and alternate.selectivity < 1 for alternate in operator.alternates):
         return 0.0
     edges = [edge for edge in graph.outputs[name] if edge.durable is None]
-    every = [paths[edge.target] for edge in edges if not _some(edge)]
-    others = [paths[edge.target] for edge in edges if _some(edge)]
+    every = [paths[edge.target] for edge in edges if not _is_partial(edge)]
+    others = [paths[edge.target] for edge in edges if _is_partial(edge)]
     return max([*every, min(others, default=0.0)])
 
 
-def _some(edge: Edge) -> bool:
+def _is_partial(edge: Edge) -> bool:
     return edge.choice is not None or edge.delivery is Delivery.ROUND_ROBIN
 
 

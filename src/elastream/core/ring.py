@@ -181,10 +181,10 @@ def in_zones(zones: Mapping[str, str]) -> tuple[str, ...]:
     for host, zone in zones.items():
         members.setdefault(zone, []).append(host)
     groups = sorted(members.values(), key=len, reverse=True)  # stable: zones as they first appear
-    return min((_dealt(groups), _in_turn(groups)), key=lambda order: _alike([zones[host] for host in order]))
+    return min((_interleaved(groups), _in_turn(groups)), key=lambda order: _shared_zones([zones[host] for host in order]))
 
 
-def _dealt(groups: list[list[str]]) -> tuple[str, ...]:
+def _interleaved(groups: list[list[str]]) -> tuple[str, ...]:
     """Return zone after zone, largest first, on even positions and then odd ones."""
     hosts = [host for group in groups for host in group]
     places = [*range(0, len(hosts), 2), *range(1, len(hosts), 2)]
@@ -196,7 +196,7 @@ def _in_turn(groups: list[list[str]]) -> tuple[str, ...]:
     return tuple(group[turn] for turn in range(turns) for group in groups if turn < len(group))
 
 
-def _alike(zones: list[str]) -> tuple[int, ...]:
+def _shared_zones(zones: list[str]) -> tuple[int, ...]:
     """Count hosts that share the zone of the host 1, 2, ... positions further."""
     size = len(zones)
     return tuple(sum(zones[i] == zones[(i + step) % size] for i in range(size)) for step in range(1, size))

@@ -58,7 +58,7 @@ class ScalingRules:
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, self._checked(name, duration, value))
                 if getattr(self, name) == math.inf:
-                    raise _wrong(name, f"{value} has no end; leave it out, or name a time")
+                    raise _invalid(name, f"{value} has no end; leave it out, or name a time")
         self._check_factors()
         self._check_counts()
         self._check_periods()
@@ -70,41 +70,41 @@ class ScalingRules:
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, self._checked(name, _factor, value))
         if self.max_scale_up is not None and not 0 < self.max_scale_up < math.inf:
-            raise _wrong("max_scale_up", f"{self.max_scale_up:g} is not a factor above 0; 1 allows twice the hosts")
+            raise _invalid("max_scale_up", f"{self.max_scale_up:g} is not a factor above 0; 1 allows twice the hosts")
         if self.max_scale_down is not None and not 0 < self.max_scale_down <= 1:
-            raise _wrong("max_scale_down", f"{self.max_scale_down:g} is not a share above 0 and at most 1")
+            raise _invalid("max_scale_down", f"{self.max_scale_down:g} is not a share above 0 and at most 1")
         if self.tolerance is not None and not 0 <= self.tolerance < 1:
-            raise _wrong("tolerance", f"{self.tolerance:g} is not a share of 0 or more and below 1")
+            raise _invalid("tolerance", f"{self.tolerance:g} is not a share of 0 or more and below 1")
 
     def _check_counts(self) -> None:
         for name in COUNTS:
             if (value := getattr(self, name)) is not None and not (type(value) is int and value >= 1):
-                raise _wrong(name, f"{value!r} is not a whole number of hosts above 0")
+                raise _invalid(name, f"{value!r} is not a whole number of hosts above 0")
         if self.min_hosts is not None and self.max_hosts is not None and self.min_hosts > self.max_hosts:
-            raise _wrong("min_hosts", f"{self.min_hosts} is more than max_hosts, {self.max_hosts}")
+            raise _invalid("min_hosts", f"{self.min_hosts} is more than max_hosts, {self.max_hosts}")
 
     def _check_money(self, name: str) -> None:
         if (value := getattr(self, name)) is None:
             return
         message = f"{value!r} is not money per time; write it as '12/h' or '200/d'"
         if not isinstance(value, str):
-            raise _wrong(name, message)
+            raise _invalid(name, message)
         amount, per = self._checked(name, price_of, value)
         if per is None or per < 60 or not amount > 0:
-            raise _wrong(name, message)
+            raise _invalid(name, message)
 
     def _checked(self, name: str, read: Any, value: Any) -> Any:
         try:
             return read(value)
         except Exception as error:
-            raise _wrong(name, str(error)) from None
+            raise _invalid(name, str(error)) from None
 
     def _check_periods(self) -> None:
         periods = (self.excluded_periods,) if isinstance(self.excluded_periods, str) else tuple(self.excluded_periods)
         object.__setattr__(self, "excluded_periods", periods)
         for each in periods:
             if problem := cron_problem(each):
-                raise _wrong("excluded_periods", problem)
+                raise _invalid("excluded_periods", problem)
         if self.time_zone:
             from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -112,7 +112,7 @@ class ScalingRules:
                 object.__setattr__(self, "_zone", ZoneInfo(self.time_zone))
             except (ZoneInfoNotFoundError, ValueError, OSError):
                 message = f"there is no time zone {self.time_zone!r}; an example is 'Europe/Vienna'"
-                raise _wrong("time_zone", message) from None
+                raise _invalid("time_zone", message) from None
 
     @property
     def set(self) -> Mapping[str, Any]:
@@ -178,7 +178,7 @@ def _factor(value: object) -> float:
     return float(value)
 
 
-def _wrong(name: str, message: str) -> InputError:
+def _invalid(name: str, message: str) -> InputError:
     return InputError(f"{name}: {message}", ("scaling", name))
 
 

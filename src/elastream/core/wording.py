@@ -12,13 +12,13 @@ from elastream.units import format_duration, format_rate
 UNKNOWN = "–"
 
 
-def _known(value: float | None) -> TypeGuard[float]:
+def _is_known(value: float | None) -> TypeGuard[float]:
     return value is not None and not math.isnan(value)
 
 
 def amount(value: float | None) -> str:
     """Return a number as text with grouped thousands, or with up to three digits: `"39,810"`, `"0.38"`."""
-    if not _known(value):
+    if not _is_known(value):
         return UNKNOWN
     if math.isinf(value):
         return "∞" if value > 0 else "-∞"
@@ -50,16 +50,16 @@ def at_most(hosts: int, limit: str = "max_hosts") -> str:
 
 
 def duration_text(seconds: float | None) -> str:
-    return format_duration(seconds) if _known(seconds) else UNKNOWN
+    return format_duration(seconds) if _is_known(seconds) else UNKNOWN
 
 
 def rate_text(records_per_second: float | None) -> str:
-    return format_rate(records_per_second) if _known(records_per_second) else UNKNOWN
+    return format_rate(records_per_second) if _is_known(records_per_second) else UNKNOWN
 
 
 def percent(fraction: float | None) -> str:
     """Return a percentage; just below 1 is not 100 %."""
-    if not _known(fraction):
+    if not _is_known(fraction):
         return UNKNOWN
     if 0.995 <= fraction < 1:
         return f"{math.floor(fraction * 10_000) / 10_000:.2%}"
@@ -71,7 +71,7 @@ def percent_off(relative: float) -> str:
 
 
 def money(value: float | None) -> str:
-    if not _known(value):
+    if not _is_known(value):
         return UNKNOWN
     return f"{value:,.2f}" if value >= 0.1 or value == 0 else f"{value:.4f}"
 
@@ -87,11 +87,11 @@ def clock(seconds: float) -> str:
 
 
 def memory_text(megabytes: float | None) -> str:
-    return f"{amount(megabytes)} MB" if _known(megabytes) else UNKNOWN
+    return f"{amount(megabytes)} MB" if _is_known(megabytes) else UNKNOWN
 
 
 def bytes_text(bytes_per_second: float | None) -> str:
-    if not _known(bytes_per_second):
+    if not _is_known(bytes_per_second):
         return UNKNOWN
     factor, unit = next((each for each in _BYTES if bytes_per_second >= each[0]), (1.0, "B/s"))
     return f"{bytes_per_second / factor:.1f} {unit}" if factor > 1 else f"{bytes_per_second:.0f} {unit}"

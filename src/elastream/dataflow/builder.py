@@ -159,7 +159,7 @@ def fields_of(needs: Needs) -> dict[str, Any]:
     """Return the fields of an `Operator` for `needs`, or raise DataflowError."""
     for name in needs:
         if name not in Needs.__annotations__:
-            raise DataflowError(f"an operator has no {name!r}; {_where(name)}")
+            raise DataflowError(f"an operator has no {name!r}; {_hint(name)}")
     values: dict[str, Any] = dict(needs)
     if (longest := needs.get("max_duration")) is not None:
         values["max_duration"] = duration(longest)
@@ -173,7 +173,7 @@ def fields_of(needs: Needs) -> dict[str, Any]:
     return values
 
 
-def _where(name: str) -> str:
+def _hint(name: str) -> str:
     if name in (each.name for each in fields(Alternate)):
         return f"it is an alternate's: [Alternate('...', function, {name}=...)]"
     return f"known: {', '.join(Needs.__annotations__)}"

@@ -204,10 +204,10 @@ def plan_segment(graph: Graph, segment: Segment) -> SegmentPlan:
     ports = {edge.port for edge in graph.inputs[operator.name]}
     written = first.written
     if len(written) != len(ports) or any(outlet.target is not operator for outlet in written):
-        besides = [outlet.name for outlet in written if outlet.target is not operator]
-        besides += [outlet.natives[0].name for outlet in written if outlet.target is operator and outlet.natives]
+        other_outputs = [outlet.name for outlet in written if outlet.target is not operator]
+        other_outputs += [outlet.natives[0].name for outlet in written if outlet.target is operator and outlet.natives]
         raise DataflowError(
-            f"dataflow {graph.name!r}: one query would feed {' and '.join(map(repr, besides))} besides the keyed "
+            f"dataflow {graph.name!r}: one query would feed {' and '.join(map(repr, other_outputs))} besides the keyed "
             f"{operator.name!r}: put a durable edge before {operator.name!r}",
             ("operators", operator.name, "from"),
         )

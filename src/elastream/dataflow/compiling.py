@@ -110,7 +110,7 @@ def grouped(operator: Operator, arriving: Sequence[Columns]) -> Columns:
     for side, columns in enumerate(arriving):
         _check_arriving(operator, _side(side, len(arriving)), columns, forms)
     if forms == {Form.ZIP}:
-        return _zipped(operator, arriving)
+        return _zip_columns(operator, arriving)
     if forms == {Form.JOIN}:
         _check_joined(operator, arriving)
         pairs = operator.alternates[0].function
@@ -140,10 +140,10 @@ def check_column(operator: str, columns: Columns, name: str, kinds: Sequence[str
     if name not in columns:
         raise DataflowError(f"{what} {name!r}, a column that its records do not have (they have: {', '.join(columns)})", at)
     if kinds and (kind := kind_of(columns[name])) is not None and kind.partition("(")[0].partition(" ")[0] not in kinds:
-        raise DataflowError(f"{what} {name!r}, which is {kind} and must be {_or(kinds)}", at)
+        raise DataflowError(f"{what} {name!r}, which is {kind} and must be {_one_of(kinds)}", at)
 
 
-def _or(kinds: Sequence[str]) -> str:
+def _one_of(kinds: Sequence[str]) -> str:
     return f"{', '.join(kinds[:-1])} or {kinds[-1]}" if len(kinds) > 1 else kinds[0]
 
 
@@ -180,7 +180,7 @@ def _check_joined(operator: Operator, arriving: Sequence[Columns]) -> None:
             )
 
 
-def _zipped(operator: Operator, arriving: Sequence[Columns]) -> Columns:
+def _zip_columns(operator: Operator, arriving: Sequence[Columns]) -> Columns:
     if any(isinstance(columns, OpenColumns) for columns in arriving):
         return OpenColumns()
     together: dict[str, str | None] = {}
@@ -327,7 +327,9 @@ def _follow(graph: Graph, plan: SegmentPlan, edges: dict[Edge, Columns]) -> None
             edges[flow.target] = flow.columns
             continue
         before = merged.setdefault(flow.target.name, flow)
-        if _known([before.columns, flow.columns]) and set(before.columns) != set(flow.columns):  # they are united by name
+        if _all_closed([before.columns, flow.columns]) and set(before.columns) != set(
+            flow.columns
+        ):  # they are united by name
             first, other = (before.by, in_words(before.columns)), (flow.by, in_words(flow.columns))
             raise merge_error(graph, flow.target.name, first, other)
 
@@ -394,7 +396,7 @@ def _selected(natives: Sequence[Operator], columns: Columns) -> Columns:
             columns = columns_of(operator.returns, f"what operator {operator.name!r} returns", at)
             continue
         for alternate, others in zip(operator.alternates, after, strict=True):
-            if _known([after[0], others]) and list(others) != list(after[0]):
+            if _all_closed([after[0], others]) and list(others) != list(after[0]):
                 raise DataflowError(
                     f"the alternates of operator {operator.name!r} return different columns: "
                     f"{operator.alternates[0].name!r} {in_words(after[0])}, {alternate.name!r} {in_words(others)}",
@@ -404,7 +406,7 @@ def _selected(natives: Sequence[Operator], columns: Columns) -> Columns:
     return columns
 
 
-def _known(columns: Sequence[Columns]) -> bool:
+def _all_closed(columns: Sequence[Columns]) -> bool:
     return not any(isinstance(each, OpenColumns) for each in columns)
 
 
@@ -426,7 +428,7 @@ def _merged(graph: Graph, into: Sequence[Edge], emitted: Mapping[Edge, Columns])
     first, *others = into
     for other in others:
         a, b = emitted[first], emitted[other]
-        if not _known([a, b]):
+        if not _all_closed([a, b]):
             continue
         if list(a) != list(b) or any(x != y for x, y in zip(a.values(), b.values(), strict=True) if x and y):
             raise merge_error(graph, first.target, (first.source, in_words(a)), (other.source, in_words(b)))
@@ -458,7 +460,7 @@ def _check_loop(operator: Operator, columns: Columns, arriving: Columns) -> None
     others = any(
         columns[name] and arriving[name] and columns[name] != arriving[name] for name in columns if name in arriving
     )
-    if _known([arriving]) and (set(columns) != set(arriving) or others):
+    if _all_closed([arriving]) and (set(columns) != set(arriving) or others):
         raise DataflowError(
             f"operator {operator.name!r} is a loop, whose records go round: it returns {in_words(columns)}, where "
             f"{in_words(arriving)} arrives",

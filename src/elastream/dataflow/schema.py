@@ -52,7 +52,7 @@ def columns_of(ddl: object, what: str, at: tuple[str, ...] = ()) -> dict[str, st
     """Return the types by column of a schema in Spark DDL, or raise DataflowError."""
     try:
         return _Reader(str(ddl)).schema()
-    except _Wrong as wrong:
+    except _SchemaSyntaxError as wrong:
         why = f": {wrong}" if str(wrong) else ""
         raise DataflowError(f"{what} is not a schema: {ddl!r}{why} (write it like 'word string, n long')", at) from None
 
@@ -139,7 +139,7 @@ def in_words(columns: Mapping[str, str | None]) -> str:
     return ", ".join(f"{name} {kind}" if kind else name for name, kind in columns.items())
 
 
-class _Wrong(Exception):
+class _SchemaSyntaxError(Exception):
     """Syntax error of a schema; empty for an unexpected token."""
 
 
@@ -156,7 +156,7 @@ class _Reader:
         else:
             columns = self._fields(end="")
         if self._next:
-            raise _Wrong
+            raise _SchemaSyntaxError
         return columns
 
     @property
@@ -178,7 +178,7 @@ class _Reader:
 
     def _expect(self, token: str) -> None:
         if not self._skip(token):
-            raise _Wrong
+            raise _SchemaSyntaxError
 
     def _fields_in_brackets(self) -> dict[str, str]:
         self._take()
@@ -193,20 +193,20 @@ class _Reader:
             name = self._name()
             self._skip(":")
             if not self._next or self._next in ",>":
-                raise _Wrong(f"{name!r} has no type")
+                raise _SchemaSyntaxError(f"{name!r} has no type")
             kind = self._type()
             if self._skip("not"):
                 self._expect("null")
                 kind += " not null"
             if self._skip("comment") and not self._take().startswith(("'", '"')):
-                raise _Wrong
+                raise _SchemaSyntaxError
             if name.lower() in map(str.lower, fields):
-                raise _Wrong(f"the column {name!r} is in it twice")
+                raise _SchemaSyntaxError(f"the column {name!r} is in it twice")
             fields[name] = kind
             if not self._skip(","):
                 break
         if self._next != end:
-            raise _Wrong
+            raise _SchemaSyntaxError
         return fields
 
     def _name(self) -> str:
@@ -214,7 +214,7 @@ class _Reader:
         if token.startswith("`"):
             return token[1:-1].replace("``", "`")
         if not re.fullmatch(r"\w+", token):
-            raise _Wrong
+            raise _SchemaSyntaxError
         return token
 
     def _type(self) -> str:
@@ -234,13 +234,13 @@ class _Reader:
         if kind == "interval":
             return self._interval()
         if kind not in _PLAIN | {"char", "varchar"}:
-            raise _Wrong(f"there is no type {word!r}" if re.fullmatch(r"\w+", word) else "")
+            raise _SchemaSyntaxError(f"there is no type {word!r}" if re.fullmatch(r"\w+", word) else "")
         if kind == "string" and self._skip("collate"):
             return f"string collate {self._name().lower()}"
         if self._next == "(" and kind in _NUMBERED:
             return kind + self._numbers()
         if kind in ("char", "varchar"):
-            raise _Wrong(f"{kind} needs a length, such as {kind}(20)")
+            raise _SchemaSyntaxError(f"{kind} needs a length, such as {kind}(20)")
         return "decimal(10,0)" if kind == "decimal" else kind
 
     def _interval(self) -> str:
@@ -249,7 +249,7 @@ class _Reader:
             words.append(self._take().lower())
             if self._skip("to"):
                 if self._next.lower() not in _INTERVAL:
-                    raise _Wrong
+                    raise _SchemaSyntaxError
                 words += ["to", self._take().lower()]
         return " ".join(words)
 
@@ -260,7 +260,7 @@ class _Reader:
             numbers.append(self._take())
         self._expect(")")
         if not all(each.isalnum() for each in numbers):
-            raise _Wrong
+            raise _SchemaSyntaxError
         return f"({','.join(numbers)})"
 
 

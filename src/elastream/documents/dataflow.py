@@ -94,7 +94,7 @@ def _truth_or_text(value: object) -> object:
 True_ = Annotated[Literal[True], BeforeValidator(_truth_or_text)]
 
 
-def _under(key: str) -> BeforeValidator:
+def _nested_under(key: str) -> BeforeValidator:
     return BeforeValidator(lambda value: value if value is None or isinstance(value, Mapping) else {key: value})
 
 
@@ -255,7 +255,7 @@ class OperatorKeys(FunctionKeys):
     from_: Annotated[list[EdgeKeys], BeforeValidator(_edges)] = Field(default_factory=list, alias="from")
     source: Annotated[SourceKeys | None, BeforeValidator(_endpoint)] = None
     sink: Annotated[SinkKeys | None, BeforeValidator(_endpoint)] = None
-    signal: Annotated[DiagnosticKeys | None, _under("aggregate")] = None
+    signal: Annotated[DiagnosticKeys | None, _nested_under("aggregate")] = None
     load: Any = None
     alternates: dict[str, AlternateKeys] | None = None
     key_by: Names | None = None
@@ -268,7 +268,7 @@ class OperatorKeys(FunctionKeys):
     apply: str | None = None
     state: str | None = None
     own_state: bool = False
-    timeout: Annotated[TimeoutKeys | None, _under("seconds")] = None
+    timeout: Annotated[TimeoutKeys | None, _nested_under("seconds")] = None
     select_by: Names | None = None
     sequential: bool = False
     unrolled: int | None = Field(None, ge=1, le=MAX_UNROLLED_ROUNDS)
@@ -476,7 +476,7 @@ def load_document(path: Path | str) -> Document:
         cloud=None if keys.cloud is None else _named(file, ("cloud",), keys.cloud, CLOUD, references, host_types),
         host_types=host_types,
         settings={
-            **_beside(file, keys.run_settings),
+            **_resolve_paths(file, keys.run_settings),
             "tables": tuple(_table(file, name, place, flow.graph) for name, place in keys.tables.items()),
             "scaling": scaling_rules(file, keys.scaling),
         },
@@ -484,7 +484,7 @@ def load_document(path: Path | str) -> Document:
     )
 
 
-def _beside(file: Located, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _resolve_paths(file: Located, settings: Mapping[str, Any]) -> dict[str, Any]:
     paths = {name for name, value in settings.items() if isinstance(SETTINGS[name].kind, PathOf) and value is not None}
     return {name: file.path.parent / value if name in paths else value for name, value in settings.items()}
 

@@ -77,7 +77,7 @@ def _parquet(path: Path) -> tuple[Sequence[str], Rows]:
     return table.column_names, ((f", row {number}", row[:-1], row[-1]) for number, row in enumerate(rows, start=1))
 
 
-def _whole(cell: str) -> int:
+def _integer(cell: str) -> int:
     try:
         return int(cell)
     except ValueError:
@@ -99,5 +99,5 @@ def _date(cell: str) -> datetime.date:
 
 # By Spark's type; cells of other types stay text.
 _READ: Mapping[str, Callable[[str], Any]] = {
-    "tinyint": _whole, "smallint": _whole, "int": _whole, "bigint": _whole, "boolean": _truth, "date": _date,
+    "tinyint": _integer, "smallint": _integer, "int": _integer, "bigint": _integer, "boolean": _truth, "date": _date,
 }  # fmt: skip

@@ -71,7 +71,7 @@ class Keys(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _yes_is_no_number(cls, value: object, info: ValidationInfo) -> object:
+    def _reject_boolean(cls, value: object, info: ValidationInfo) -> object:
         kind = cls.model_fields[str(info.field_name)].annotation
         if isinstance(value, bool) and kind in (int, float, int | None, float | None):
             raise ValueError(f"{value!r} is not a {'number' if kind in (float, float | None) else 'whole number'}")

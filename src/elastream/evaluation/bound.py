@@ -108,7 +108,7 @@ def lower_bound(problem: Problem, *, whole: bool = True, seconds: float = SOLVE_
             "the bound needs scipy, whose solver HiGHS computes it: install elastream[simulate]", ("bound",)
         ) from None
     relaxed = _Model(problem, whole=False)
-    cost, _, _ = _solved(relaxed)
+    cost, _, _ = _solve(relaxed)
     fractional = Bound(max(0.0, cost * (1 - SLACK)), False)
     if not whole:
         return fractional
@@ -211,10 +211,10 @@ class _Model:
         problem = self.problem
         arrived = np.concatenate([[0.0], np.cumsum(problem.work)]) / self.scale
 
-        def until(times: Floats) -> Floats:
+        def arrived_by(times: Floats) -> Floats:
             return np.asarray(arrived[np.searchsorted(problem.times, times, side="left")])
 
-        came = np.diff(until(self.ends_at), prepend=0.0)
+        arrivals = np.diff(arrived_by(self.ends_at), prepend=0.0)
         given_up = [Term(self.given_up, 1.0, self.every), self._earlier(self.given_up, 1, -1.0)]
         terms = [Term(self.backlog, 1.0, self.every), self._earlier(self.backlog, 1, -1.0), *given_up]
         for kind, lease in enumerate(problem.leases):
@@ -223,10 +223,10 @@ class _Model:
             for age, part in enumerate(_starting(lease.start, self.width, exact=self.on_rounds)[: self.steps]):
                 rows = self.step >= age + 1  # the hosts of the first step are there before the run
                 terms.append(Term(self.new[kind][1 : self.steps - age], -part * serves[rows], rows))
-        self._add(terms, came, np.inf)
-        self._add(given_up, 0.0, came)
+        self._add(terms, arrivals, np.inf)
+        self._add(given_up, 0.0, arrivals)
         # Work that waits at the end of a step and will be in time arrived within the latency before it.
-        recent = until(self.ends_at) - until(self.ends_at - problem.latency - ROUNDING)
+        recent = arrived_by(self.ends_at) - arrived_by(self.ends_at - problem.latency - ROUNDING)
         waits = [Term(self.backlog, 1.0, self.every)]
         if steps := math.floor(problem.latency / self.width + ROUNDING):
             waits += [Term(self.given_up, 1.0, self.every), self._earlier(self.given_up, steps, -1.0)]
@@ -277,7 +277,7 @@ def _starting(start: float, width: float, *, exact: bool) -> Floats:
 # -- its solution -------------------------------------------------------------------------------------------------------
 
 
-def _solved(model: _Model) -> tuple[float, Floats, Floats]:
+def _solve(model: _Model) -> tuple[float, Floats, Floats]:
     from scipy.optimize import linprog
     from scipy.sparse import vstack
 
@@ -308,7 +308,7 @@ def _in_windows(model: _Model, seconds: float) -> tuple[float, str]:
     """Return the bound for whole hosts, and a note."""
     # A Lagrangian relaxation: rows that join windows become costs. For any prices its optimum, a sum over windows, is at
     # most the true one.
-    total, solution, prices = _solved(model)
+    total, solution, prices = _solve(model)
     count = max(1, round(model.steps / WINDOW_STEPS))
     window = model.step_of * count // model.steps
     cells = model.matrix.tocoo()
@@ -360,7 +360,7 @@ def problem_of(scene: Scene, target: float) -> Problem:
     """
     plant, _ = scene.set_up(Static(1))
     network, constants, latency = plant.network, scene.constants, scene.settings.latency
-    if reason := _unproven(scene, plant):
+    if reason := _unsupported_reason(scene, plant):
         raise InputError(f"there is no bound: {reason}", ("bound",))
     assert latency is not None
     need = _need_chained(network, constants) if isinstance(network, FusedNetwork) else _need_unchained(network, constants)
@@ -385,7 +385,7 @@ def problem_of(scene: Scene, target: float) -> Problem:
     )
 
 
-def _unproven(scene: Scene, plant: SimulatedPlant) -> str:
+def _unsupported_reason(scene: Scene, plant: SimulatedPlant) -> str:
     constants, layout = scene.constants, plant.context.layout
     periods = scene.seconds / constants.monitor
     if scene.settings.latency is None:
@@ -445,15 +445,15 @@ def _need_unchained(network: QueueNetwork, settings: Settings) -> _Need:
     graph, heads, sinks = network.graph, list(network.sources), _results(network.graph)
     least, most = (_total(graph, settings, best, _counts(sinks)) for best in (min, max))
     low = min(least[head] for head in heads)
-    passed = frozenset(graph.by_name).intersection(*(_before(graph, sink) for sink in sinks))
+    shared = frozenset(graph.by_name).intersection(*(_before(graph, sink) for sink in sinks))
     drawn = {}
     for station in network.stations:
-        if station.name in passed and isinstance(station, ItemStation):
+        if station.name in shared and isinstance(station, ItemStation):
             volumes = [_total(graph, settings, best, _counts(frozenset({station.name}))) for best in (min, max)]
-            passed -= {station.name}
+            shared -= {station.name}
             if all(volumes[0][head] == volumes[1][head] for head in heads):
                 drawn[station.name] = {head: volumes[0][head] for head in heads}
-    work = _total(graph, settings, min, lambda name, cost: cost if name in passed else 0.0)
+    work = _total(graph, settings, min, lambda name, cost: cost if name in shared else 0.0)
     return _Need(work, max(most[head] for head in heads) / low if low > 0 else math.inf, False, drawn)
 
 

@@ -49,8 +49,8 @@ def read_prices(
     if not (rows := _rows(path)):
         raise InputError(f"{path} holds no price: it needs a line per type, below a header with {', '.join(NEEDED)}")
     if region and not any(row.get("region") in (None, region) for row in rows.values()):
-        there = near(region, {row["region"] for row in rows.values() if row.get("region")})
-        raise InputError(f"{path} has no region {region!r} in its column 'region'{there}")
+        hint = near(region, {row["region"] for row in rows.values() if row.get("region")})
+        raise InputError(f"{path} has no region {region!r} in its column 'region'{hint}")
     types: dict[str, HostType] = {}
     newest: dict[str, tuple[str, int]] = {}
     for number, row in rows.items():
@@ -68,8 +68,8 @@ def read_prices(
         newest[name] = date, number
         types[name] = _host_type(name, {**cores.get(name, {}), **row}, billing, place)
     if missing := [name for name in only if name not in types]:
-        there = near(missing[0], {row.get("instance_type") or "" for row in rows.values()} - {""})
-        raise InputError(f"{path} has no host type {missing[0]!r} in its column 'instance_type'{there}")
+        hint = near(missing[0], {row.get("instance_type") or "" for row in rows.values()} - {""})
+        raise InputError(f"{path} has no host type {missing[0]!r} in its column 'instance_type'{hint}")
     return tuple(types[name] for name in only) if only else tuple(sorted(types.values(), key=lambda t: (t.price, t.name)))
 
 

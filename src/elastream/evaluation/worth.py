@@ -100,7 +100,7 @@ class WorthWatch:
         }
         self._waits: Mapping[str, float] = {}
         self._done: dict[str, float] = {}
-        self._could: dict[str, float] = {}
+        self._possible: dict[str, float] = {}
         self._value = np.zeros(2)
         self._rows: list[tuple[float, ...]] = []
 
@@ -136,38 +136,38 @@ class WorthWatch:
             done, emitted = frame.value(name, Metric.PROCESSED_RATE), frame.value(name, Metric.EMITTED_RATE)
             if done > 0 and not math.isnan(emitted):
                 self._selectivity[name] = emitted / done
-        came = {source.name: frame.value(source.name, Metric.ARRIVAL_RATE) for source in graph.sources}
-        could = rates_over(graph, live, came, self._selectivity)
+        arriving = {source.name: frame.value(source.name, Metric.ARRIVAL_RATE) for source in graph.sources}
+        possible = rates_over(graph, live, arriving, self._selectivity)
         for name in outputs_of(graph):
             parts = [(e.source, part) for e in graph.inputs[name] for to, part in live[e.source] if to == e]
             left = math.fsum([part * frame.value(source, Metric.EMITTED_RATE) for source, part in parts])
-            self._add(name, lasts * left, lasts * could[name])
+            self._add(name, lasts * left, lasts * possible[name])
 
     def _count_whole(self, observation: Observation, lasts: float) -> None:
         metrics = (Metric.THROUGHPUT, Metric.ARRIVAL_RATE)
-        done, came = (lasts * observation.application.value(self._graph.name, metric) for metric in metrics)
-        self._add(self._graph.name, done, came)
+        done, arriving = (lasts * observation.application.value(self._graph.name, metric) for metric in metrics)
+        self._add(self._graph.name, done, arriving)
 
-    def _add(self, name: str, done: float, could: float) -> None:
+    def _add(self, name: str, done: float, possible: float) -> None:
         self._done[name] = self._done.get(name, 0.0) + done
-        self._could[name] = self._could.get(name, 0.0) + could
+        self._possible[name] = self._possible.get(name, 0.0) + possible
 
     def _close(self, observation: Observation, live: Live) -> None:
         waiting = rates_over(self._graph, live, self._waits, self._selectivity)
         waiting[self._graph.name] = math.fsum(self._waits.values())
-        most = {name: could + waiting[name] for name, could in self._could.items()}
+        most = {name: possible + waiting[name] for name, possible in self._possible.items()}
         value, value_all = (self._value / (observation.time - self._began)).tolist()
         cost = observation.application.value(self._graph.name, Metric.COST)
-        shares = _share(self._done, self._could), _share(self._done, most)
+        shares = _share(self._done, self._possible), _share(self._done, most)
         self._rows.append((observation.time, *shares, value, value_all, cost, float(len(observation.leases))))
         backlogs = observation.operators.column(Metric.BACKLOG).tolist()
         self._waits = {name: waits for name, waits in zip(observation.operators.ids, backlogs, strict=True) if waits > 0}
-        self._began, self._done, self._could, self._value = observation.time, {}, {}, np.zeros(2)
+        self._began, self._done, self._possible, self._value = observation.time, {}, {}, np.zeros(2)
 
 
-def _share(done: Mapping[str, float], could: Mapping[str, float]) -> float:
+def _share(done: Mapping[str, float], possible: Mapping[str, float]) -> float:
     """Return the mean ratio of `done` to `could`: 1 where nothing could, NaN where unknown."""
-    parts = [min(1.0, done[name] / most) if most == most else math.nan for name, most in could.items() if most != 0]
+    parts = [min(1.0, done[name] / most) if most == most else math.nan for name, most in possible.items() if most != 0]
     return math.fsum(parts) / len(parts) if parts else 1.0
 
 

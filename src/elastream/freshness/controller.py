@@ -71,11 +71,11 @@ class Controller:
         say: Callable[[str], object] = log.info,
         clock: Callable[[], float] = time.time,
         watch: Callable[..., SourceWatch] = watch_of,
-        remains: "Remains | None" = None,
+        remains: "Leftovers | None" = None,
     ) -> None:
         self._directory, self._freshness, self._bounds, self._launch = directory, freshness, bounds, launch
         self._say, self._clock, self._make_watch = say, clock, watch
-        self._remains = remains or Remains(directory)
+        self._remains = remains or Leftovers(directory)
         self.pause = min(LONGEST_LOOK_S, max(SHORTEST_LOOK_S, freshness / LOOKS))
         entries = entries_of(directory)
         self._runs: deque[BoundedRun] = deque(runs_of(entries), MEMORY_RUNS)
@@ -127,7 +127,7 @@ class Controller:
         if self._process is not None:
             self._follow(self._process)
         elif self._remains.is_driven():
-            self._tell("a run that an earlier controller started is still under way")
+            self._report("a run that an earlier controller started is still under way")
         elif self._stop_reason:
             self._end()
         else:
@@ -144,11 +144,11 @@ class Controller:
         if (watched := self._sources()) is None:
             return None
         try:
-            waiting, came = watched.look()
+            waiting, arrived = watched.look()
         except OSError as error:
-            self._tell(f"the sources cannot be looked at: {in_one_line(error)}")
+            self._report(f"the sources cannot be looked at: {in_one_line(error)}")
             return None
-        self._arrivals.add(self._clock(), came)
+        self._arrivals.add(self._clock(), arrived)
         self._looked_at = self._clock()
         return waiting
 
@@ -158,9 +158,9 @@ class Controller:
             try:
                 self._watched = Watched(self._progress.sources, self._make_watch)
             except (OSError, EnvironmentProblem) as error:
-                self._tell(f"the sources cannot be watched: {in_one_line(error)}")
+                self._report(f"the sources cannot be watched: {in_one_line(error)}")
                 return None
-            self._watched.learned(self._each)
+            self._watched.restore(self._each)
         return self._watched
 
     def _plan(self, waiting: Waiting | None) -> None:
@@ -221,7 +221,7 @@ class Controller:
         self._process = None
         self._progress = progress_of(entries_of(self._directory))
         if status == 0 and self._progress.state is State.RELEASING:
-            self._ran(self._progress)
+            self._record_run(self._progress)
         elif self._stop_reason:
             self._end()
         elif status > 0 and not self._runs:
@@ -230,7 +230,7 @@ class Controller:
         else:
             self._failed(f"killed by signal {-status}" if status < 0 else f"it ended with status {status}")
 
-    def _ran(self, progress: Progress) -> None:
+    def _record_run(self, progress: Progress) -> None:
         now, self._failures = self._clock(), 0
         records = math.fsum(progress.rows.values())
         run = BoundedRun(progress.start, progress.snapshot, progress.committed, now, max(1, progress.hosts), records)
@@ -242,8 +242,8 @@ class Controller:
             self._watched.close()
             self._watched = None
         if (watched := self._sources()) is not None:
-            watched.ran(progress.rows, progress.amounts)
-            self._each = watched.each
+            watched.record_run(progress.rows, progress.amounts)
+            self._each = watched.records_per_unit
         age = run.committed - self._oldest
         about["each"] = dict(self._each)
         if records and math.isfinite(age):
@@ -269,7 +269,7 @@ class Controller:
         write_state(self._directory, state, self._progress.run, self._clock(), **about)
         self.state = state
 
-    def _tell(self, sentence: str) -> None:
+    def _report(self, sentence: str) -> None:
         if sentence != self._last_line:
             self._last_line = sentence
             self._say(sentence)
@@ -281,7 +281,7 @@ class Controller:
 
 
 @dataclass(frozen=True, slots=True)
-class Remains:
+class Leftovers:
     """Process and leases that an earlier controller left in a folder."""
 
     directory: RunDirectory

@@ -240,8 +240,8 @@ def plan_wake(
         # Money for a second of arrivals that the run covers.
         cost = hosts * kind.price * kind.billing.units(awake) / (freshness - processing - margin)
         if best is None or cost < best[0]:
-            dear = kind.price > 0 and cost >= bounds.least * kind.price_rate
-            remark = f"hosts that stay would cost no more: each start pays {kind.billing.shortest:.0f} s" if dear else ""
+            costly = kind.price > 0 and cost >= bounds.least * kind.price_rate
+            remark = f"hosts that stay would cost no more: each start pays {kind.billing.shortest:.0f} s" if costly else ""
             what = counted(round(records), "record")
             why = f"processing {what} takes {processing:.0f} s after {model.startup:.0f} s of start-up"
             best = cost, WakePlan(start, hosts, why, remark, start + model.startup + processing)

@@ -24,12 +24,12 @@ class Look(NamedTuple):
 
     Attributes:
         oldest: Arrival of the oldest record (epoch seconds); inf if nothing waits, -inf if unknown.
-        came: Amount that arrived since the look before; 0 at the first.
+        arrived: Amount that arrived since the look before; 0 at the first.
     """
 
     waiting: float
     oldest: float
-    came: float
+    arrived: float
 
 
 class SourceWatch(Protocol):
@@ -65,15 +65,15 @@ class FileWatch:
         files = {file.path for file in self._log.waiting() or ()}
         committed = int(committed_offset(self._checkpoint, self._number).get("logOffset", -1))
         files |= {file.path for file in self._log.files(committed, self._log.newest)}  # planned, not committed
-        amount, oldest, came = 0.0, math.inf, 0.0
+        amount, oldest, arrived = 0.0, math.inf, 0.0
         for path in files:
             with suppress(OSError):  # removed meanwhile
                 status = os.stat(path)
                 size = max(1, status.st_size)
                 amount, oldest = amount + size, min(oldest, status.st_ctime)
-                came += size if self._before is not None and path not in self._before else 0.0
+                arrived += size if self._before is not None and path not in self._before else 0.0
         self._before = frozenset(files)
-        return Look(amount, oldest, came)
+        return Look(amount, oldest, arrived)
 
     def close(self) -> None: ...
 
@@ -109,10 +109,10 @@ class KafkaWatch:
             self._polls.append((before, ends))
         offset = committed_offset(self._checkpoint, self._number)
         read = {**first, **{f"{topic}/{part}": int(at) for topic, parts in offset.items() for part, at in parts.items()}}
-        while self._polls and not _beyond(self._polls[0][1], read):
+        while self._polls and not _count_beyond(self._polls[0][1], read):
             self._polls.popleft()
-        came, self._ends = (0.0 if self._ends is None else _beyond(ends, self._ends)), ends
-        return Look(_beyond(ends, read), self._polls[0][0] if self._polls else math.inf, came)
+        arrived, self._ends = (0.0 if self._ends is None else _count_beyond(ends, self._ends)), ends
+        return Look(_count_beyond(ends, read), self._polls[0][0] if self._polls else math.inf, arrived)
 
     def close(self) -> None:
         with suppress(Exception):
@@ -122,7 +122,7 @@ class KafkaWatch:
 OffsetReader = Callable[[Sequence[str]], tuple[Mapping[str, int], Mapping[str, int]]]
 
 
-def _beyond(ends: Mapping[str, int], read: Mapping[str, int]) -> float:
+def _count_beyond(ends: Mapping[str, int], read: Mapping[str, int]) -> float:
     return float(sum(max(0, end - read.get(part, 0)) for part, end in ends.items()))
 
 
@@ -187,30 +187,30 @@ class Watched:
     def look(self) -> tuple[Waiting, float]:
         """Return what waits, and the records that came since the look before. Raises OSError if a source is unreadable."""
         looks = {name: watch.look() for name, watch in self._watches.items()}
-        waiting = math.fsum(look.waiting * self._each(name) for name, look in looks.items())
-        came = math.fsum(look.came * self._each(name) for name, look in looks.items())
-        return Waiting(waiting, min((look.oldest for look in looks.values()), default=math.inf)), came
+        waiting = math.fsum(look.waiting * self._records_per_unit(name) for name, look in looks.items())
+        arrived = math.fsum(look.arrived * self._records_per_unit(name) for name, look in looks.items())
+        return Waiting(waiting, min((look.oldest for look in looks.values()), default=math.inf)), arrived
 
-    def ran(self, rows: Mapping[str, float], amounts: Mapping[str, float]) -> None:
+    def record_run(self, rows: Mapping[str, float], amounts: Mapping[str, float]) -> None:
         """Learn from a run how many records an amount holds: what it read, by source."""
         for name, amount in amounts.items():
             if name in self._watches and amount > 0 and rows.get(name, 0) > 0:
                 self._rows[name] = self._rows.get(name, 0.0) + rows[name]
                 self._amounts[name] = self._amounts.get(name, 0.0) + amount
 
-    def _each(self, name: str) -> float:
+    def _records_per_unit(self, name: str) -> float:
         if name in self._exact or not self._amounts.get(name):
             return 1.0
         return self._rows[name] / self._amounts[name]
 
     @property
-    def each(self) -> Mapping[str, float]:
+    def records_per_unit(self) -> Mapping[str, float]:
         """Records per unit of amount, by source, as far as measured."""
-        return {name: self._each(name) for name in self._amounts}
+        return {name: self._records_per_unit(name) for name in self._amounts}
 
-    def learned(self, each: Mapping[str, float]) -> None:
+    def restore(self, records_per_unit: Mapping[str, float]) -> None:
         """Continue with the records per unit that an earlier controller measured."""
-        for name, ratio in each.items():
+        for name, ratio in records_per_unit.items():
             if name in self._watches and ratio > 0:
                 self._rows[name], self._amounts[name] = ratio, 1.0
 

@@ -50,7 +50,7 @@ def _conditional(args: tuple[Node, ...], values: Values) -> Any:
     return None if condition is None else evaluate(args[1 if condition else 2], values)
 
 
-def _known(args: tuple[Node, ...], values: Values) -> bool:
+def _is_known(args: tuple[Node, ...], values: Values) -> bool:
     return evaluate(args[0], values) is not None
 
 
@@ -70,7 +70,7 @@ def _remainder(left: int, right: int) -> int | None:
     return None if not right else abs(left) % abs(right) * (-1 if left < 0 else 1)
 
 
-_LOGIC: Mapping[str, _Rule] = {"_||_": _either, "_&&_": _both, "_?_:_": _conditional, "known": _known}
+_LOGIC: Mapping[str, _Rule] = {"_||_": _either, "_&&_": _both, "_?_:_": _conditional, "known": _is_known}
 _WHOLE: Mapping[str, Callable[..., int | None]] = {
     "_+_": operator.add, "_-_": operator.sub, "_*_": operator.mul, "_/_": _quotient, "_%_": _remainder,
     "-_": operator.neg,
@@ -145,7 +145,7 @@ def not_exclusive(conditions: Mapping[str, Node | None]) -> str:
         values = dict(zip(names.values(), cell, strict=True))
         active = [name for name, tree in by_name.items() if tree is None or evaluate(tree, values) is True]
         if len(active) != 1:
-            where = ", ".join(f"{name} = {_shown(value)}" for name, value in values.items())
+            where = ", ".join(f"{name} = {_literal(value)}" for name, value in values.items())
             number = " and ".join(active) + " are" if active else "none is"
             return f"exactly one guard must be active, and {number} {f'where {where}' if where else 'always'}"
     return ""
@@ -189,5 +189,5 @@ def _name(term: Node) -> str:
     return term.signal if isinstance(term, Read) else repr(term.value)
 
 
-def _shown(value: float | bool | str) -> str:
+def _literal(value: float | bool | str) -> str:
     return str(value).lower() if isinstance(value, bool) else repr(value) if isinstance(value, str) else f"{value:g}"

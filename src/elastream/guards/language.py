@@ -207,9 +207,9 @@ class Language:
             if "recursion" in answer:
                 return GuardError("the expression is nested too deeply: at most 32 levels")
             return GuardError(f"it is not an expression of CEL: {answer.splitlines()[0]}")
-        return GuardError(self._worded(report[3]), int(report[1]), max(1, int(report[2])))
+        return GuardError(self._reworded(report[3]), int(report[1]), max(1, int(report[2])))
 
-    def _worded(self, message: str) -> str:
+    def _reworded(self, message: str) -> str:
         if name := re.match(r"undeclared reference to '([^']*)'", message):
             return self._unknown(name[1])
         if types := re.match(r"found no matching overload for '([^']*)' applied to '(.*?)\((.*)\)'", message):

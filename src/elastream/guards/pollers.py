@@ -73,11 +73,11 @@ class Pollers:
                 source = source_of(signal.name, feed)
                 sources[source] = (*sources.get(source, ()), signal)
                 every[source] = min(every.get(source, feed.every), feed.every)
-        current = {_what(signal) for followed in sources.values() for signal in followed}
+        current = {_identity(signal) for followed in sources.values() for signal in followed}
         with self._lock:
             before = [signal for followed in self._followed.values() for signal in followed]
             for signal in before:
-                if _what(signal) not in current:
+                if _identity(signal) not in current:
                     self._readings.pop(signal.name, None)
             self._followed = sources
         for source in [source for source in self._threads if source not in sources]:
@@ -284,7 +284,7 @@ def source_of(signal: str, feed: Feed) -> PolledPlace:
     return PolledPlace(feed.kind, feed.place, feed.servers)
 
 
-def _what(signal: Signal) -> tuple[str, SignalKind, Feed | None]:
+def _identity(signal: Signal) -> tuple[str, SignalKind, Feed | None]:
     return signal.name, signal.kind, signal.feed
 
 

@@ -136,7 +136,7 @@ def _value_column(table: Table, times: tuple[int, ...]) -> tuple[int, Meaning]:
             fitting += unclear
         if len(fitting) > 1:
             listed = ", ".join(repr(names[at]) for at in fitting)
-            ways = _ways(table, names[fitting[0]])
+            ways = _remedies(table, names[fitting[0]])
             raise InputError(f"{table.file}, line 1: which of the columns {listed} holds the counts is not said: {ways}")
         if fitting:
             return fitting[0], what[fitting[0]]
@@ -147,11 +147,11 @@ def _value_column(table: Table, times: tuple[int, ...]) -> tuple[int, Meaning]:
 
 def _open_meaning(table: Table, *at: int) -> InputError:
     listed = " or ".join(repr((table.names or ())[each]) for each in at)
-    ways = _ways(table, (table.names or ())[at[0]])
+    ways = _remedies(table, (table.names or ())[at[0]])
     return InputError(f"{table.file}, line 1: that {listed} holds counts, or records per second, is not said: {ways}")
 
 
-def _ways(table: Table, name: str) -> str:
+def _remedies(table: Table, name: str) -> str:
     return f"call it 'count' or 'rate', or write {table.file.name}:count={name} or {table.file.name}:rate={name}"
 
 

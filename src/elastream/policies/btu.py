@@ -207,7 +207,7 @@ class Btu(Policy):
             tuple(draft.plan),
             BtuMemory(now if scales else before.scaled, renewed),
             remarks=fixed_waits(observation, self.scaling_threshold),
-            unknown=tuple(self._lacking(observation, draft, levels)),
+            unknown=tuple(self._unknown_metrics(observation, draft, levels)),
         )
 
     def unsupported_reason(self, context: Context) -> str | None:
@@ -226,7 +226,7 @@ class Btu(Policy):
                 )
         return None
 
-    def _lacking(self, observation: Observation, draft: Draft, levels: Mapping[str, float]) -> Iterator[Unknown]:
+    def _unknown_metrics(self, observation: Observation, draft: Draft, levels: Mapping[str, float]) -> Iterator[Unknown]:
         """Yield the metrics that Algorithm 1 lacks: the queue, or the duration if many items wait."""
         for unit in draft.scalable:
             queue = waiting(observation, unit)

@@ -164,7 +164,7 @@ class DynamicFleet:
         """
         rule, now = Dra(), sample.time
         ready = max(1, sum(count for _, at, count in self.leases if at <= now))
-        there = sum(count for _, _, count in self.leases)
+        host_count = sum(count for _, _, count in self.leases)
         capacity = ready * each / sample.tasks.unevenness(ready * kind.width)
         self.waiting = max(0.0, self.waiting + (sample.offered - capacity) * seconds)
         if sample.offered > 0 or self.waiting > 0:
@@ -173,23 +173,23 @@ class DynamicFleet:
             usual = min(LIMIT_S, batch / (1 - min(MOST_LOAD, sample.offered / capacity)))
             lasts = max(batch, usual) + self.waiting / capacity
             needed = min(most, math.ceil(sample.tasks.number / kind.width))
-            added = rule.requested(there, needed, pending_seconds(sample.tasks.number, ready * kind.width, lasts))
+            added = rule.requested(host_count, needed, pending_seconds(sample.tasks.number, ready * kind.width, lasts))
             if added:
                 self.leases.append((now, now + kind.start, added))
             self.decides = now + lasts
         if now - self.used >= rule.idle_timeout:
-            self._release(now, seconds, kind, there - 1)
+            self._release(now, seconds, kind, host_count - 1)
 
     def _release(self, now: float, pace: float, kind: HostType, surplus: int) -> None:
         left = []
         for since, ready, count in self.leases:
             units = kind.billing.units(now - since)
             due = since + units * kind.billing.unit - now <= pace + ROUNDING
-            gone = min(count, surplus) if due else 0
-            surplus -= gone
-            self.paid += gone * kind.billing.units(now + kind.stop - since) * kind.price
-            if count > gone:
-                left.append((since, ready, count - gone))
+            released = min(count, surplus) if due else 0
+            surplus -= released
+            self.paid += released * kind.billing.units(now + kind.stop - since) * kind.price
+            if count > released:
+                left.append((since, ready, count - released))
         self.leases = left
 
     def cost(self, kind: HostType, time: float) -> float:
@@ -252,7 +252,7 @@ class Savings:
             return
         error = self.error
         for fleet, offset in zip(self._dynamic, OFFSETS, strict=True):
-            fleet.add(sample, seconds, kind, self._each(kind, offset * error), self._service.shortest, most)
+            fleet.add(sample, seconds, kind, self._host_rate(kind, offset * error), self._service.shortest, most)
 
     def _measure(self, governed: bool) -> None:
         """Derive from batches how long records may wait, and hosts' overhead with its error."""
@@ -270,12 +270,12 @@ class Savings:
         """Return the relative error of the cores that a record needs."""
         return math.hypot(self.work.spread, self._overhead[1])
 
-    def _each(self, kind: HostType, more: float = 0.0) -> float:
+    def _host_rate(self, kind: HostType, more: float = 0.0) -> float:
         """Return the records/s of a host; `more`: relative increase of the work per record."""
         return kind.cores * kind.speed / (self.work.each * self._overhead[0] * max(0.1, 1 + more))
 
     def _hosts(self, rate: float, kind: HostType, more: float) -> int:
-        each = self._each(kind, more)
+        each = self._host_rate(kind, more)
         tasks, fewest = self._tasks if self._batches else Tasks(), int(hosts_for(rate, each))
         enough = (n for n in range(fewest, 2 * fewest) if n * each >= rate * tasks.unevenness(n * kind.width))
         return next(enough, fewest)
@@ -422,9 +422,9 @@ def _samples(recording: "Recording") -> Iterable[Sample]:
         first = upto
         while upto < len(batches) and batches[upto].end <= end:
             upto += 1
-        time, arrived, done, cores, there, alike, changed, number, width, wide, part, all_ = row
+        time, arrived, done, cores, host_count, alike, changed, number, width, wide, part, all_ = row
         of = Tasks(round(wide) or SHUFFLE_PARTITIONS, _share(part, all_))
-        yield Sample(time, arrived, done, cores, there, alike, changed, number, width, of, batches[first:upto])
+        yield Sample(time, arrived, done, cores, host_count, alike, changed, number, width, of, batches[first:upto])
 
 
 def _share(part: float, whole: float) -> float:

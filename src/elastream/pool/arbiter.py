@@ -127,7 +127,7 @@ class ArbiterNode:
                 # The journal is older than this application's view: it joins anew and regains hosts not assigned since.
                 self._commit(leave(self.rules, self._state, name, self._clock()), self._keys)
             self._check(name, key)
-            now = self._hear(claim, name, claim.number)
+            now = self._register_contact(claim, name, claim.number)
             self._check(name, key)
             return view_for(self._state, name, self._bill(now).get(name, 0.0))
 
@@ -149,7 +149,7 @@ class ArbiterNode:
                     f"region {name} has seen term {report.seen}, and here only {term} were given: it belongs to another "
                     "arbiter, or this one has lost its journal"
                 )
-            self._hear(report, name, report.number)
+            self._register_contact(report, name, report.number)
             last = self._orders.get(name)
             return order_for(self._state, name, last.refused if last else "", last.kept if last else ())
 
@@ -169,7 +169,7 @@ class ArbiterNode:
         with self._lock:
             return self._bill(self._clock())
 
-    def _hear(self, message: RegionReport | Claim, name: str, number: int) -> float:
+    def _register_contact(self, message: RegionReport | Claim, name: str, number: int) -> float:
         before = self._inbox.get((type(message), name))
         if before is None or before.number < number:
             self._inbox[type(message), name] = message

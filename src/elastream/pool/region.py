@@ -76,7 +76,7 @@ class RegionNode:
         self._commit(replace(self.state, region=region))
         return message
 
-    def hear(self, order: RegionOrder, now: float) -> None:
+    def receive(self, order: RegionOrder, now: float) -> None:
         """Store the steps of an order on disk; `act` carries them out.
 
         If the order knows a later report than this region, the journal was lost, and numbering continues from the order's.
@@ -85,7 +85,7 @@ class RegionNode:
         if order.region != before.region.name or order.term < before.region.term:
             return
         self._used = {host: (replicas, math.nan if cpu is None else cpu) for host, replicas, cpu in order.used}
-        region, lease, release = regions.hear(before.region, order, now)
+        region, lease, release = regions.receive(before.region, order, now)
         pending = tuple(host for host in (*before.lease, *dict(lease)) if host in region.hosts)
         releasing = tuple(dict.fromkeys(h for h in (*before.release, *release) if h not in region.hosts))
         self._commit(
@@ -247,7 +247,7 @@ def follow(
 
 def _exchange(node: RegionNode, link: RegionLink, clock: Callable[[], float]) -> None:
     order = link.report(node.report(clock()))
-    node.hear(order, clock())
+    node.receive(order, clock())
     for sentence in _refusals(order):
         LOG.info("%s", sentence)
     if order.term and (hosts := node.unordered_hosts()):

@@ -190,8 +190,8 @@ def read_decision(fields: Mapping[str, Any]) -> Decision:
     def numbers(name: str) -> dict[str, float]:
         return {key: math.nan if value is None else float(value) for key, value in fields[name].items()}
 
-    def action(each: Mapping[str, Any], *besides: str) -> Action:
-        return from_json({name: value for name, value in each.items() if name not in besides})
+    def action(each: Mapping[str, Any], *excluded: str) -> Action:
+        return from_json({name: value for name, value in each.items() if name not in excluded})
 
     return Decision(
         fields["round"],

@@ -116,19 +116,19 @@ class Mirror:
         assert directory.files is not None
         self._root, self._to, self._clock = directory.root, directory.files / COPY, clock
         self._copied: dict[str, tuple[tuple[int, int], float]] = {}
-        write_whole(directory.files / LAST, json.dumps(marked(_ours(directory))).encode())
+        write_whole(directory.files / LAST, json.dumps(marked(_origin(directory))).encode())
 
     def sync(self, *, last: bool = False) -> None:
         """Copy what has changed; all of it if `last`."""
-        now, there = self._clock(), dict(self._files())
-        for name, stamp in there.items():
+        now, present = self._clock(), dict(self._files())
+        for name, stamp in present.items():
             stamp_copied, at = self._copied.get(name, (None, -SELDOM))
             if stamp == stamp_copied or (stamp[1] >= LARGE and now - at < SELDOM and not last):
                 continue
             with suppress(FileNotFoundError):  # renamed, or forgotten, since it was listed
                 write_whole(self._to / name, (self._root / name).read_bytes())
                 self._copied[name] = stamp, now
-        for name in self._copied.keys() - there:
+        for name in self._copied.keys() - present:
             remove_tree(self._to / name)
             del self._copied[name]
 
@@ -259,14 +259,14 @@ def check_not_overtaken(directory: RunDirectory) -> None:
     if directory.files is None or not (about := _last(directory.files)):
         return
     fetched_from = directory.root / FETCHED
-    if about != _ours(directory) and not (fetched_from.exists() and json.loads(fetched_from.read_text()) == about):
+    if about != _origin(directory) and not (fetched_from.exists() and json.loads(fetched_from.read_text()) == about):
         raise InputError(
             f"{directory.root} is not what the run last was: {about['root']} on {about['machine']} went on with it;"
             f" resume {directory.files}"
         )
 
 
-def _ours(directory: RunDirectory) -> dict[str, Any]:
+def _origin(directory: RunDirectory) -> dict[str, Any]:
     return {"machine": platform.node(), "root": str(directory.root)}
 
 

@@ -79,19 +79,19 @@ class RemotePath:
     @property
     def renames(self) -> bool:
         """True if folders are renamed atomically."""
-        return urlsplit(self._reached).scheme in (*HADOOP, *MINE, "memory")
+        return urlsplit(self._resolved_address).scheme in (*HADOOP, *MINE, "memory")
 
     def exists(self) -> bool:
-        return self._about() is not None
+        return self._info() is not None
 
     def is_dir(self) -> bool:
-        return (self._about() or {}).get("type") == "directory"
+        return (self._info() or {}).get("type") == "directory"
 
     def is_file(self) -> bool:
-        return (self._about() or {}).get("type") == "file"
+        return (self._info() or {}).get("type") == "file"
 
     def entry(self) -> FolderEntry:
-        about = self._about()
+        about = self._info()
         if about is None:
             raise FileNotFoundError(2, "No such file or directory", self.address)
         return _entry(about)
@@ -164,21 +164,21 @@ class RemotePath:
         return target
 
     @property
-    def _reached(self) -> str:
+    def _resolved_address(self) -> str:
         return resolved(self.address, os.environ.get(FILES_REACHED_BY, "{}"))
 
     @property
     def _path(self) -> str:
-        parts = urlsplit(self._reached)
+        parts = urlsplit(self._resolved_address)
         return (parts.path if parts.scheme in (*HADOOP, *MINE) else f"{parts.netloc}{parts.path}") or "/"
 
     @property
     def _fs(self) -> "AbstractFileSystem":
-        parts = urlsplit(self._reached)
+        parts = urlsplit(self._resolved_address)
         # A session of HTTP is for one thread at a time.
         return file_system(parts.scheme, parts.netloc, os.environ.get(FILES_REACHED_BY, "{}"), threading.get_ident())
 
-    def _about(self) -> Mapping[str, Any] | None:
+    def _info(self) -> Mapping[str, Any] | None:
         with _os_errors(self):
             try:
                 return cast(Mapping[str, Any], self._fs.info(self._path))

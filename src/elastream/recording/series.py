@@ -63,9 +63,9 @@ class Readings:
         self._numbers, self._of, self._times = array("q"), array("q"), array("d")
         self._values: list[float | bool | str | None] = []
 
-    def add(self, number: int, read: Mapping[str, Sequence[Any]], gone: Sequence[str]) -> None:
+    def add(self, number: int, read: Mapping[str, Sequence[Any]], lost: Sequence[str]) -> None:
         """Add what is new at observation `number`: (value, time) by name, and names that lost their reading."""
-        for name, (value, time) in (*read.items(), *((name, (None, NAN)) for name in gone)):
+        for name, (value, time) in (*read.items(), *((name, (None, NAN)) for name in lost)):
             self._numbers.append(number)
             self._of.append(self.names.setdefault(name, len(self.names)))
             self._times.append(time)
@@ -134,11 +134,11 @@ class Series:
         states = Counter(lease["state"] for lease in entry["leases"])
         for state, counts in self.states.items():
             counts.append(float(states[state]))
-        there = {lease["host"]: lease for lease in entry["leases"]}
-        for host in self._leased - there.keys():
+        leases = {lease["host"]: lease for lease in entry["leases"]}
+        for host in self._leased - leases.keys():
             self.leases[host] = _ended(self.leases[host], time)
-        self._leased = there.keys()
-        self.leases |= there
+        self._leased = leases.keys()
+        self.leases |= leases
         self.batches += [_batch(row) for row in entry.get("batches", ())]
         alarms = list(entry.get("alarms", ()))
         if alarms != (self.alarms[-1][1] if self.alarms else []):

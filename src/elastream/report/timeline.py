@@ -88,7 +88,7 @@ def timeline(recording: Recording, begin: float = 0.0, ahead: float = 0.0) -> Ti
     lines = of_hosts if len(of_hosts) <= MARKED_LINES else ()
     plots = [
         replace(plot, marks=lines, span=span)
-        for plot in (_since(plot, begin) for plot in _panels(recording, end))
+        for plot in (_cut_before(plot, begin) for plot in _panels(recording, end))
         if any(_any_known(line.y) for line in plot.lines)
     ]
     rings = () if begin or ahead else rings_over_time(recording)
@@ -98,7 +98,7 @@ def timeline(recording: Recording, begin: float = 0.0, ahead: float = 0.0) -> Ti
     return Timeline(tuple(_lanes(marks)), tuple(plots), end, begin)
 
 
-def _since(plot: Plot, begin: float) -> Plot:
+def _cut_before(plot: Plot, begin: float) -> Plot:
     first = [int(np.searchsorted(line.x, begin)) for line in plot.lines]
     lines = (replace(line, x=line.x[at:], y=line.y[at:]) for line, at in zip(plot.lines, first, strict=True))
     return replace(plot, lines=tuple(lines))

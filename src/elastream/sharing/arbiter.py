@@ -535,7 +535,7 @@ class _Demand:
     def _has_minimum(self, name: str) -> bool:
         return len(self.mine[name]) >= self.minima[name]
 
-    def _lacking(self, name: str) -> int:
+    def _shortfall(self, name: str) -> int:
         return min(self.asks[name], self.due[name] - len(self.mine[name]))
 
     def _give(self) -> None:
@@ -543,7 +543,7 @@ class _Demand:
         spare = sorted(self.free, key=lambda host: -leases[host].lease.remaining(now) if host in leases else 0.0)
         spare += self.idle
         for host in spare:
-            asking = [name for name in self.members if self._lacking(name) > 0]
+            asking = [name for name in self.members if self._shortfall(name) > 0]
             if not asking:
                 return
             name = min(asking, key=lambda n: (*_priority_key(self.members[n], len(self.mine[n]), self._has_minimum(n)), n))
@@ -556,7 +556,7 @@ class _Demand:
 
     def _supply(self, name: str, awaited: int) -> int:
         """Order hosts for an unmet request, or recall those it is due; return how many `awaited` ones it uses."""
-        entitled, reason = self._lacking(name), ""
+        entitled, reason = self._shortfall(name), ""
         for number in range(max(0, awaited), self.asks[name]):
             if reason := self._order():
                 if number < entitled and (host := self._giver(len(self.mine[name]) + number < self.minima[name])):

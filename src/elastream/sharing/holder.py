@@ -26,7 +26,7 @@ class Holder:
 AnyHolder = TypeVar("AnyHolder", bound=Holder)
 
 
-def hear(holder: AnyHolder, view: View) -> AnyHolder:
+def receive(holder: AnyHolder, view: View) -> AnyHolder:
     """Return the state after a view; ignore one that is not newer than the last.
 
     A host let go returns only if it changed after the last claim without it. Otherwise the view is older than that claim,
@@ -44,7 +44,7 @@ def hear(holder: AnyHolder, view: View) -> AnyHolder:
 
 def claim(
     holder: AnyHolder,
-    gone: Collection[str] = (),
+    given_up: Collection[str] = (),
     *,
     refused: tuple[str, ...] = (),
     asks: tuple[str, ...] = (),
@@ -54,10 +54,10 @@ def claim(
 ) -> tuple[AnyHolder, Claim]:
     """Return the state and the next claim, which lets go of the hosts `gone`; they must be and stay empty."""
     hosts, leave = holder.hosts, holder.leave
-    if gone:
-        hosts = {host: kind for host, kind in hosts.items() if host not in gone}
-        leave = {host: why for host, why in leave.items() if host not in gone}
-    let_go = dict.fromkeys((*holder.let_go, *gone), holder.term)
+    if given_up:
+        hosts = {host: kind for host, kind in hosts.items() if host not in given_up}
+        leave = {host: why for host, why in leave.items() if host not in given_up}
+    let_go = dict.fromkeys((*holder.let_go, *given_up), holder.term)
     updated = replace(holder, number=holder.number + 1, hosts=hosts, leave=leave, let_go=let_go)
     message = Claim(holder.name, updated.number, holder.term, tuple(hosts), refused, asks, critical, spare, used)
     return updated, message

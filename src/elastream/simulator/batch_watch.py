@@ -155,9 +155,9 @@ class BatchMetricsCollector(MetricsCollector):
         self._busy = busy[max(0, busy.shape[0] - most + 1) :] if most > 1 else busy[:0]
         for name, reached in closed.offered.items():
             into, (rate, batches) = table[:, :, self.rows[name]], rates[self.context.layout.stage_of[name].segment]
-            came = (reached - np.concatenate([[self._since[name]], reached[:-1]])) / period
-            offered += came
-            into[:, AT[Metric.ARRIVAL_RATE]] = np.where(batches > 0, came, np.nan)
+            arrived = (reached - np.concatenate([[self._since[name]], reached[:-1]])) / period
+            offered += arrived
+            into[:, AT[Metric.ARRIVAL_RATE]] = np.where(batches > 0, arrived, np.nan)
             processed = rate * self.fused.source_share(name)
             into[:, AT[Metric.EMITTED_RATE]] = into[:, AT[Metric.PROCESSED_RATE]] = processed
         self._since = {name: float(reached[-1]) for name, reached in closed.offered.items()}
@@ -181,10 +181,10 @@ class BatchMetricsCollector(MetricsCollector):
 
     def observation(self, now: float, composition: Composition) -> Observation:
         self.application = self._figures()
-        self._alternates.ran(self._ran(), self.pool.mean_speed(now))
+        self._alternates.ran(self._last_commits(), self.pool.mean_speed(now))
         return super().observation(now, composition)
 
-    def _ran(self) -> Mapping[tuple[str, str], float]:
+    def _last_commits(self) -> Mapping[tuple[str, str], float]:
         return self.fused.ran
 
     def _figures(self) -> dict[Metric, float]:

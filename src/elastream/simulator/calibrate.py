@@ -109,12 +109,12 @@ def circumstances_of(
                 burden += shares[stage.name] * longest
                 even += longest / len(layout.stages)
             for name, placement in where.items():
-                there = list(placement.values())
+                hosts = list(placement.values())
                 fresh = [host for task, host in placement.items() if before[name].get(task, host) != host]
                 for host in set(fresh) & set(power):
-                    moved = max(moved, fresh.count(host) / min(power[host], there.count(host), slots[host]))
-        came = [lease.ready_at() for lease in recording.hosts]
-        newest = max([time for time in came if time is not None and time <= batch.start], default=0.0)
+                    moved = max(moved, fresh.count(host) / min(power[host], hosts.count(host), slots[host]))
+        ready_times = [lease.ready_at() for lease in recording.hosts]
+        newest = max([time for time in ready_times if time is not None and time <= batch.start], default=0.0)
         since = sum(other.start > newest for other in batches[:number])
         conditions.append((burden, even, coming, moved, since >= WARMING))
     return np.array(conditions, dtype=np.float64).T
@@ -213,8 +213,8 @@ def calibrate(
     costs = _batch_costs(recording, layout, batches, shares, notes, base)
     services = dict(base.services)
     for name, part in parts.items():
-        cost = costs.record * part.share / part.came if part.came > 0 else 0.0
-        own = _own(recording, layout.graph.by_name[name], cost / part.seconds) if part.seconds > 0 else {}
+        cost = costs.record * part.share / part.arriving if part.arriving > 0 else 0.0
+        own = _alternate_costs(recording, layout.graph.by_name[name], cost / part.seconds) if part.seconds > 0 else {}
         services[name] = base.service(name).costing(cost, part.selectivity, own)
         notes.add(f"a record at {name}", cost, "core-s", "share of a source record's cost, by recorded service times")
         for alternate, (each, _) in own.items():
@@ -286,7 +286,7 @@ class Part:
     """
 
     share: float
-    came: float
+    arriving: float
     selectivity: float | None
     seconds: float
 
@@ -411,20 +411,22 @@ def _parts(recording: Recording, layout: Layout, notes: Notes) -> dict[str, Part
     spent, parts = {}, {}
     for operator in layout.graph.operators:
         if operator.kind in (Kind.TRANSFORM, Kind.KEYED):
-            came, went = (total(operator.name, metric) for metric in (Metric.PROCESSED_RATE, Metric.EMITTED_RATE))
+            processed, went = (total(operator.name, metric) for metric in (Metric.PROCESSED_RATE, Metric.EMITTED_RATE))
             each = recording.operator(operator.name, Metric.SERVICE_TIME)
             each = each[np.isfinite(each)]
-            if not each.size or not came > 0:
+            if not each.size or not processed > 0:
                 notes.unknown.append(f"the cost of {operator.name}")
             seconds = float(np.median(each)) if each.size else 0.0
-            spent[operator.name] = came * seconds
-            selectivity = went / came if came > 0 and went > 0 else None
-            parts[operator.name] = Part(0.0, came / arrivals if arrivals > 0 else 0.0, selectivity, seconds)
+            spent[operator.name] = processed * seconds
+            selectivity = went / processed if processed > 0 and went > 0 else None
+            parts[operator.name] = Part(0.0, processed / arrivals if arrivals > 0 else 0.0, selectivity, seconds)
     whole = math.fsum(spent.values())
     return {name: replace(part, share=spent[name] / whole if whole > 0 else 1 / len(parts)) for name, part in parts.items()}
 
 
-def _own(recording: Recording, operator: Operator, ratio: float) -> dict[str, tuple[float | None, float | None]]:
+def _alternate_costs(
+    recording: Recording, operator: Operator, ratio: float
+) -> dict[str, tuple[float | None, float | None]]:
     """Return (core-seconds per record, selectivity) of each alternate that ran; `ratio`: cost over service time."""
     costs: dict[str, tuple[float | None, float | None]] = {}
     for alternate in operator.alternates:

@@ -138,8 +138,8 @@ def _serve(  # noqa: C901, PLR0913
         used, entered = 0.0, -1
         while front < queue.shape[0]:
             whole, span = queue[front, 4], queue[front, 5]
-            gone = 1.0 - queue[front, 3] / whole
-            available = queue[front, 0] + span * gone
+            consumed = 1.0 - queue[front, 3] / whole
+            available = queue[front, 0] + span * consumed
             if available >= now + width:
                 break
             if not occupied and available > now:
@@ -151,7 +151,7 @@ def _serve(  # noqa: C901, PLR0913
             count = min(queue[front, 3], room, most)
             if span > 0.0:
                 count = min(count, max(1e-6 * whole, whole * (now + width - available) / span))
-            shift = span * (gone + 0.5 * count / whole)
+            shift = span * (consumed + 0.5 * count / whole)
             middle = used + 0.5 * count
             at = now if middle <= idle else now + width * (middle - idle) / freed
             if not occupied:
@@ -335,10 +335,10 @@ class CohortStation(Station):
             self._typical = self._instances / served if self._instances else self.work / self.operator.cores
         typical = self._typical
         self._plan(typical, begin)
-        came = self._arrived(end)
+        arrivals = self._arrived(end)
         slots = int(end / self.width + 1e-6) - self.slot
         self.queue, starts, emitted, self.head, done, self._waits, self._works = work_off(
-            self.queue, came.times, came.born, came.counts, self.grain,
+            self.queue, arrivals.times, arrivals.born, arrivals.counts, self.grain,
             self.finishing, self.head, self.slot * self.width, slots, self.width, typical, crew.free, crew.busy,
             self.weights, self.first, typical >= 2 * self.width, self.selectivity * len(self.waiting),
         )  # fmt: skip
@@ -348,7 +348,7 @@ class CohortStation(Station):
             return NOTHING
         self.slot += slots
         if starts.shape[0]:
-            rate = came.total / (end - begin)
+            rate = arrivals.total / (end - begin)
             self._count(starts, typical, self._early(rate, typical, self._instances))
         self.period.done += done
         if not done or self.selectivity == 0:

@@ -37,7 +37,7 @@ class Foresight(BatchMetricsCollector):
         self.samples, self.series = present.samples.copy(), []
         self.slow_since, self.adapted = dict(present.slow_since), []
         self.task_busy = dict(present.task_busy)
-        self._waiting, self._ran_before = present.fused.reports, present.fused.ran
+        self._waiting, self._last_commits_before = present.fused.reports, present.fused.ran
         pool = copy.copy(self.pool)
         pool.worked = pool.worked.copy()
         self.fused.advance(begin, end, pool)
@@ -74,7 +74,7 @@ class Foresight(BatchMetricsCollector):
             first = super().observation(now, composition)
             self._fields = {each.name: getattr(first, each.name) for each in fields(first)}
             return first
-        self._alternates.ran(self._ran(), self._speed)
+        self._alternates.ran(self._last_commits(), self._speed)
         self.application = self._figures()
         tasks, hosts = self._task_frame(), self._fields["hosts"].ids
         exchange = exchange_of(self.streams, self.network.stations, 0.0)
@@ -133,8 +133,8 @@ class Foresight(BatchMetricsCollector):
     def _operators(self, age: float) -> Frame:
         return self._ahead.samples[self._earlier + self._row].operators
 
-    def _ran(self) -> Mapping[tuple[str, str], float]:
-        ran = dict(self._ran_before)
+    def _last_commits(self) -> Mapping[tuple[str, str], float]:
+        ran = dict(self._last_commits_before)
         for name, segment in self.fused.segments.items():
             log, count = self._ahead.logs[name], int(self._ahead.commits[name][self._row])
             if count > self._begun[name]:

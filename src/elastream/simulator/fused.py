@@ -30,7 +30,7 @@ from elastream.simulator.microbatch import FusedSegment, StageStation
 from elastream.simulator.pool import SimulatedHosts
 from elastream.simulator.settings import Settings
 from elastream.simulator.stations import Items
-from elastream.simulator.updates import PendingUpdate, Updates, ahead, passed
+from elastream.simulator.updates import PendingUpdate, Updates, ahead, updated_fractions
 from elastream.units import ROUNDING
 
 # The log of a query keeps this many batches, and all of the last seconds.
@@ -236,7 +236,9 @@ class FusedNetwork:
     def _mixed(self, changed: frozenset[str], after: Composition, *, at_once: bool) -> float:
         costs = costs_of(self.graph, self.settings, shares_in(self.graph, self.settings, self.composition, self.tables))
         rates = {name: max(source.offered, ROUNDING) for name, source in self.sources.items()}
-        met = passed(self.graph, rates, {name: each.selectivity for name, each in costs.items()}, self.composition, changed)
+        met = updated_fractions(
+            self.graph, rates, {name: each.selectivity for name, each in costs.items()}, self.composition, changed
+        )
         before = ahead(self.graph, after, changed)
         mixed = 0.0
         for segment in self.segments.values():

@@ -125,10 +125,10 @@ def link_frame(
     if near is not None:
         unobserved = ~near(rows)
         latency, bandwidth = (np.where(unobserved, np.nan, each) for each in (latency, bandwidth))
-    apart = ~np.eye(len(hosts), dtype=bool)
+    off_diagonal = ~np.eye(len(hosts), dtype=bool)
     return Frame(
         [f"{a}>{b}" for a in hosts for b in hosts if a != b],
-        {Metric.NETWORK_LATENCY: latency[apart], Metric.BANDWIDTH: bandwidth[apart]},
+        {Metric.NETWORK_LATENCY: latency[off_diagonal], Metric.BANDWIDTH: bandwidth[off_diagonal]},
     )
 
 

@@ -122,7 +122,7 @@ class StageStation(Station):
             if place >= 0:
                 now[i] = place
         self.where = {**self.where, **now}  # tasks of a lost host move to their targets with this batch
-        came = [host for i, host in now.items() if self.fresh.get(i, host) != host and host not in self.standby.get(i, ())]
+        new = [host for i, host in now.items() if self.fresh.get(i, host) != host and host not in self.standby.get(i, ())]
         self.standby = self._copies(now, pool)
         holders = set(now.values()).union(*self.standby.values())
         hosts = np.array(sorted(holders), dtype=np.int64)
@@ -136,7 +136,7 @@ class StageStation(Station):
             heaviest[at[host]] = max(heaviest[at[host]], whole[i])
             for other in self.standby.get(i, ()):
                 copied[at[other]] += whole[i]
-        for host in came:
+        for host in new:
             loading[at[host]] += 1
         if not self.skewed:  # in equal parts, without the rounding of a sum
             share, heaviest = tasks / max(1, len(now)), (tasks > 0) / max(1, len(now))
@@ -322,23 +322,23 @@ class FusedSegment:
         marks, in_work = self.marks, bool(self.marks[batching.RUNNING])
         ended, sent = [], []
         work = np.array([self.demand.work[station.name] for station in self.stations])
-        again, any_begun = True, 0
-        while again:
+        more, any_begun = True, 0
+        while more:
             burdens = self._burdened(pool, turn)
             self._make_room(burdens.hosts.size)
             rows = int(marks[batching.TAIL] - marks[batching.FIRST]) + BATCHES_A_CALL
             output = Output(self.table, np.empty((BATCHES_A_CALL, 5)), np.empty((rows if self.segment.outputs else 0, 3)))
-            again, begun, committed, gone = batching.run_batches(
+            more, begun, committed, emitted = batching.run_batches(
                 self.queue, self.query, burdens, work, self.rules, turn, output
             )
             ended.append(output.batches[:committed])
-            sent.append(output.done[:gone])
+            sent.append(output.done[:emitted])
             any_begun += begun
             if burdens.careful:
                 self._note_placed(pool, begun, committed)
         batches = np.concatenate(ended)
         done = Items(*np.concatenate(sent).T) if self.segment.outputs else NOTHING
-        parts = self._parted(batches, done, in_work)
+        parts = self._split_by_demand(batches, done, in_work)
         if parts:
             self.effective = parts[-1].demand.composition
             self._ended.append(batches)
@@ -349,7 +349,7 @@ class FusedSegment:
     def end(self) -> None:
         self.open = self.table[-1:].copy()
         self.log = np.concatenate(self._ended)
-        self._tell()
+        self._update_leader()
 
     def _restart(self, now: float) -> None:
         state = self.state
@@ -363,7 +363,7 @@ class FusedSegment:
             if station.placed:
                 station.settle()
 
-    def _parted(self, batches: Floats, done: Items, in_work: bool) -> list["Committed"]:
+    def _split_by_demand(self, batches: Floats, done: Items, in_work: bool) -> list["Committed"]:
         if not batches.shape[0]:
             return []
         ends = batches[:, 0] + batches[:, 1]
@@ -403,7 +403,7 @@ class FusedSegment:
             self.later.append((epoch, Items(*(column[rows].copy() for column in self.queue))))
         marks[batching.TAIL] = marks[batching.HEAD]
 
-    def _tell(self) -> None:
+    def _update_leader(self) -> None:
         marks, state = self.marks, self.state
         if marks[batching.HEAD] == marks[batching.TAIL] and not self.later:
             state[batching.WAITING] = -self.open[0, batching.ARRIVED]  # rounding must not add up over a long run

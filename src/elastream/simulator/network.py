@@ -25,7 +25,7 @@ from elastream.simulator.links import Delays, EdgeTraffic
 from elastream.simulator.pool import SimulatedHosts
 from elastream.simulator.settings import Settings, Travel
 from elastream.simulator.stations import Items, ItemStation, Station, paced
-from elastream.simulator.updates import PendingUpdate, Updates, ahead, passed
+from elastream.simulator.updates import PendingUpdate, Updates, ahead, updated_fractions
 from elastream.units import ROUNDING
 
 
@@ -166,7 +166,7 @@ class QueueNetwork:
     def _mixed(self, changed: frozenset[str], after: Composition) -> float:
         rates = {name: max(source.offered, ROUNDING) for name, source in self.sources.items()}
         selectivity = {name: cost.selectivity for name, cost in self.terms[self.epoch].costs.items()}
-        met = passed(self.graph, rates, selectivity, self.composition, changed)
+        met = updated_fractions(self.graph, rates, selectivity, self.composition, changed)
         before = ahead(self.graph, after, changed)
         mixed = 0.0
         for station in self.stations:

@@ -47,7 +47,7 @@ def recorded_plant(
     The hosts run at time 0, because the load waited for them.
     """
     first = min((batch.start for batch in recording.batches), default=math.inf)
-    there = [lease for lease in recording.hosts if lease.since <= first]
+    initial = [lease for lease in recording.hosts if lease.since <= first]
     widths = {stage.name: recording.parallelism(stage.name) for stage in layout.stages}
     return make_plant(
         layout,
@@ -55,7 +55,7 @@ def recorded_plant(
         loads=calibration.loads,
         seed=seed,
         settings=calibration.settings,
-        hosts=min(max_hosts, max(1, len(there))),
+        hosts=min(max_hosts, max(1, len(initial))),
         parallelism={name: int(of[0]) for name, of in widths.items() if of.size and of[0] >= 1},
         max_hosts=max_hosts,
         target_latency=target_latency,

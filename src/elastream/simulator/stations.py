@@ -408,13 +408,13 @@ class Station:
     def _arrived(self, end: float) -> Items:
         for port, flows in enumerate(self.inbox):
             if flows:
-                came, later = joined(flows).before(end)
+                arrivals, later = joined(flows).before(end)
                 self.inbox[port] = [later] if later.times.size else []
-                self.period.arrived += float(came.times.size) if self.single else came.total
+                self.period.arrived += float(arrivals.times.size) if self.single else arrivals.total
                 if len(self.waiting) == 1:
-                    return came
+                    return arrivals
                 left = self.waiting[port]
-                self.waiting[port] = Items(*(np.concatenate(pair) for pair in zip(left, came, strict=True)))
+                self.waiting[port] = Items(*(np.concatenate(pair) for pair in zip(left, arrivals, strict=True)))
         return self._matched() if len(self.waiting) > 1 else NOTHING
 
     def _matched(self) -> Items:
@@ -494,11 +494,11 @@ class ItemStation(Station):
         crew.finish[rows] = math.inf
 
     def advance(self, begin: float, end: float, mean: Floats) -> Items:
-        came = self._arrived(end)
+        arrivals = self._arrived(end)
         at_once = not len(self.queue)
         if not at_once:
-            self.queue.add(came)
-        waiting = came if at_once else self.queue.flow
+            self.queue.add(arrivals)
+        waiting = arrivals if at_once else self.queue.flow
         crew, shape, messaging = self.crew, self.shape, self.messaging
         started, remaining, times, born, durations, delay, within = work_off(
             waiting.times, waiting.born, float(begin), float(end), mean,
@@ -509,8 +509,8 @@ class ItemStation(Station):
         )  # fmt: skip
         if not at_once:
             self.queue.take(started)
-        elif started < came.times.size:
-            self.queue.add(Items(*(column[started:] for column in came)))
+        elif started < arrivals.times.size:
+            self.queue.add(Items(*(column[started:] for column in arrivals)))
         if remaining < self.leaving.shape[0]:
             self.leaving = self.leaving[:remaining]
         self.next_number += started

@@ -72,33 +72,33 @@ class Updates:
         self.running = [update for update in self.running if update.waiting or update.epoch > oldest]
 
 
-class Passed(NamedTuple):
+class UpdatedFractions(NamedTuple):
     """Fraction of each operator's arriving and leaving records that passed a changed operator."""
 
     arriving: Mapping[str, float]
     leaving: Mapping[str, float]
 
 
-def passed(
+def updated_fractions(
     graph: Graph,
     rates: Mapping[str, float],
     selectivity: Mapping[str, float],
     composition: Composition,
     changed: Collection[str],
-) -> Passed:
+) -> UpdatedFractions:
     """Return the fractions of records, entering at `rates` by source, that pass one of `changed`."""
     live = live_edges(graph, composition)
-    came = {name: rates.get(name, 0.0) for name in graph.by_name}
+    offered = {name: rates.get(name, 0.0) for name in graph.by_name}
     met = dict.fromkeys(graph.by_name, 0.0)
     arriving, leaving = {}, {}
     for name in graph.order:
-        arriving[name] = met[name] / came[name] if came[name] > 0 else 0.0
+        arriving[name] = met[name] / offered[name] if offered[name] > 0 else 0.0
         leaving[name] = 1.0 if name in changed else arriving[name]
         for edge, part in live[name]:
-            emitted = came[name] * selectivity.get(name, 1.0) * part
-            came[edge.target] += emitted
+            emitted = offered[name] * selectivity.get(name, 1.0) * part
+            offered[edge.target] += emitted
             met[edge.target] += emitted * leaving[name]
-    return Passed(arriving, leaving)
+    return UpdatedFractions(arriving, leaving)
 
 
 def ahead(graph: Graph, composition: Composition, changed: Collection[str]) -> frozenset[str]:

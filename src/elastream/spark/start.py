@@ -317,7 +317,7 @@ def _session_on_hosts(  # noqa: C901
         refused: Mapping[type[Action], str] = {}
         if in_process:
             _check_reached(hosts, directory)
-            terms = _as_found(terms, hosts)
+            terms = _existing_hosts_offer(terms, hosts)
             refused = NO_LEASES if several else {**NO_LEASES, **ONE_PLACE}
         placing = Placing({}, clock.now, AllocationStore(directory.allocation), alarms=alarms)
         instruments = _instruments(spark, driver, placing, SpeedProbes(readings), several)
@@ -362,7 +362,7 @@ def _borrowed(
     return spark, stack.close
 
 
-def _as_found(terms: ProviderOffer, hosts: Hosts) -> ProviderOffer:
+def _existing_hosts_offer(terms: ProviderOffer, hosts: Hosts) -> ProviderOffer:
     leases = hosts.active.values()
     types = tuple({lease.type.name: lease.type for lease in leases}.values())
     return replace(terms, types=types or terms.types, max_hosts=max(1, len(leases)), min_hosts=max(1, len(leases)))

@@ -10,8 +10,8 @@ from elastream_papers.e2df.second_level import SecondLevel, chosen
 
 def run(scenario: str, latency: float, running: float, seed: int, *, hosts: int = 16, spare: int = 5) -> experiment.E2dfRun:
     """A run that comes to these figures; each seed has another rise."""
-    given = replace(experiment.E2dfAssumptions(), rise=600.0 + seed)
-    case = experiment.E2dfCase(scenario, given, seed, hosts, spare)
+    assumptions = replace(experiment.E2dfAssumptions(), rise=600.0 + seed)
+    case = experiment.E2dfCase(scenario, assumptions, seed, hosts, spare)
     return experiment.E2dfRun(case, latency, 7.0, running, running, 1000.0, 0.0, 5, 5, 5, 0, ())
 
 

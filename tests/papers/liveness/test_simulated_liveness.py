@@ -11,7 +11,7 @@ from elastream.core.metrics import Metric
 from elastream.core.observation import Observation
 from elastream.recording.recorder import Collector
 from elastream.simulator import SimulatedPlant
-from elastream_papers.liveness.runs import Found, tried
+from elastream_papers.liveness.runs import CaseResult, tried
 from elastream_papers.liveness.scenarios import FIXED, POLICIES, LivenessCase, cases, scenario
 
 SIZING = ("threshold", "btu", "queue_threshold")
@@ -69,7 +69,7 @@ def test_what_was_silent_or_never_settled_holds(case):
 def test_a_case_is_the_same_whenever_it_is_drawn():
     for case in cases(12):
         assert scenario(case) == scenario(case)
-    assert isinstance(tried(cases(1)[0]), Found)
+    assert isinstance(tried(cases(1)[0]), CaseResult)
 
 
 class Blind:

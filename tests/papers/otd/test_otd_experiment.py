@@ -89,9 +89,9 @@ def test_the_start_is_even_over_workers_and_over_nodes(cluster):
 
 
 def test_at_best_six_heavy_tasks_have_a_worker_each_and_all_others_two():
-    given = experiment.OtdAssumptions(light=0.0)
-    counting = given.words * 12_000 * experiment.COUNT
-    assert experiment.best_use(experiment.OtdCase("computation", "even", assumptions=given)) == pytest.approx(
+    assumptions = experiment.OtdAssumptions(light=0.0)
+    counting = assumptions.words * 12_000 * experiment.COUNT
+    assert experiment.best_use(experiment.OtdCase("computation", "even", assumptions=assumptions)) == pytest.approx(
         (6 + counting) / 8
     )
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from elastream.core.hosts import HostType
 from elastream.policies.value_cost.problem import capacities, score
 from elastream_papers.search.genes import Genes
-from elastream_papers.search.offers import coming, fits, offers, reached, selected
+from elastream_papers.search.offers import coming, fits, offers, relative_throughput, selected
 from support.property_examples import examples
 from support.search_problems import LARGE, SMALL, at, leased, problem, small_cases
 
@@ -49,5 +49,5 @@ def test_the_throughput_of_many_plans_is_that_of_each(case, seed):
     plans = [genes.decoded(genes.random(chance)) for _ in range(3)]
     costs, selectivities = selected(found, np.array([plan.active for plan in plans]).T)
     capacity = np.array([capacities(found, plan, conditions)[0] for plan in plans]).T
-    together = reached(found, conditions, costs, selectivities, capacity)
+    together = relative_throughput(found, conditions, costs, selectivities, capacity)
     assert together == pytest.approx([score(found, plan, conditions).mean for plan in plans], abs=1e-12)

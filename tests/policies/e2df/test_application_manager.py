@@ -18,7 +18,7 @@ from elastream.policies.e2df.applications import (
     propose,
     refilled,
 )
-from elastream.sharing.holder import hear
+from elastream.sharing.holder import receive
 from elastream.sharing.messages import View
 from support.manager_snapshots import everyones, snapshot
 
@@ -84,36 +84,36 @@ VIEW = view(3, "h2", "h3", hosts={"h1": 1, "h2": 3, "h3": 3})
 
 
 def test_hosts_that_are_not_needed_are_let_go_at_once_and_others_kept() -> None:
-    asked = hear(Application("a"), VIEW)
+    asked = receive(Application("a"), VIEW)
     after, said = answer(RULES, asked, 0.0, frozenset({"h3"}), critical=False)
     assert (said.hosts, said.refused, said.seen) == (("h1", "h3"), (), 3)
     assert set(after.leave) == {"h3"}
 
 
 def test_a_placement_that_was_granted_and_not_seen_yet_keeps_its_host() -> None:
-    asked = hear(Application("a", granted={"h2": 100.0}), VIEW)
+    asked = receive(Application("a", granted={"h2": 100.0}), VIEW)
     assert answer(RULES, asked, 100.0 + RULES.settle - 1, frozenset(), critical=False)[1].hosts == ("h1", "h2")
     assert answer(RULES, asked, 100.0 + RULES.settle, frozenset(), critical=False)[1].hosts == ("h1",)
 
 
 def test_a_critical_application_keeps_used_hosts_and_lets_others_go() -> None:
-    asked = hear(Application("a"), VIEW)
+    asked = receive(Application("a"), VIEW)
     _, said = answer(RULES, asked, 0.0, frozenset({"h3"}), critical=True)
     assert (said.hosts, said.refused) == (("h1", "h3"), ("h3",))
 
 
 def test_an_old_view_is_no_news() -> None:
-    now = hear(Application("a"), VIEW)
-    assert hear(now, VIEW) == now
-    assert hear(now, view(2, hosts={"h9": 2})) == now
+    now = receive(Application("a"), VIEW)
+    assert receive(now, VIEW) == now
+    assert receive(now, view(2, hosts={"h9": 2})) == now
 
 
 def test_a_host_let_go_stays_let_go_in_an_older_view() -> None:
-    now, _ = answer(RULES, hear(Application("a"), VIEW), 0.0, frozenset(), critical=False)
-    later = hear(now, view(4, "h2", "h3", hosts={"h1": 1, "h2": 3, "h3": 3, "h4": 4}))
+    now, _ = answer(RULES, receive(Application("a"), VIEW), 0.0, frozenset(), critical=False)
+    later = receive(now, view(4, "h2", "h3", hosts={"h1": 1, "h2": 3, "h3": 3, "h4": 4}))
     assert tuple(later.hosts) == ("h1", "h4")
 
 
 def test_a_host_let_go_is_its_own_again_if_not_to_be_left() -> None:
-    now, _ = answer(RULES, hear(Application("a"), VIEW), 0.0, frozenset(), critical=False)
-    assert tuple(hear(now, view(4, hosts={"h1": 1, "h2": 4})).hosts) == ("h1", "h2")
+    now, _ = answer(RULES, receive(Application("a"), VIEW), 0.0, frozenset(), critical=False)
+    assert tuple(receive(now, view(4, hosts={"h1": 1, "h2": 4})).hosts) == ("h1", "h2")

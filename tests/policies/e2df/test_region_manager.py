@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastream.core.hosts import HostType
-from elastream.policies.e2df.regions import Region, RegionRules, hear, report, smallest, survey
+from elastream.policies.e2df.regions import Region, RegionRules, receive, report, smallest, survey
 from elastream.sharing.messages import RegionOrder
 from support.manager_snapshots import snapshot
 
@@ -92,14 +92,14 @@ ORDER = RegionOrder("east", 2, (("h1", "small"), ("h2", "small")))
 
 
 def test_an_order_says_once_what_to_lease_and_release() -> None:
-    region, lease, release = hear(Region("east", 1, hosts={"h0": 0.0, "h1": 0.0}), ORDER, 5.0)
+    region, lease, release = receive(Region("east", 1, hosts={"h0": 0.0, "h1": 0.0}), ORDER, 5.0)
     assert (lease, release) == ((("h2", "small"),), ("h0",))
     for order in (ORDER, RegionOrder("east", 1, ())):
-        assert hear(region, order, 6.0) == (region, (), ()), "the same or an older order is no news"
+        assert receive(region, order, 6.0) == (region, (), ()), "the same or an older order is no news"
 
 
 def test_a_host_that_never_shows_counts_as_lost_after_a_while() -> None:
-    region, _, _ = hear(Region("east"), ORDER, 0.0)
+    region, _, _ = receive(Region("east"), ORDER, 0.0)
     _, early = report(RULES, region, RULES.settle - 1, {"h1": True})
     assert (early.up, early.coming) == (("h1",), ("h2",))
     _, late = report(RULES, region, RULES.settle, {"h1": True})
@@ -107,7 +107,7 @@ def test_a_host_that_never_shows_counts_as_lost_after_a_while() -> None:
 
 
 def test_setting_back_the_clock_does_not_delay_the_loss_of_a_host() -> None:
-    region, _, _ = hear(Region("east"), ORDER, 3600.0)
+    region, _, _ = receive(Region("east"), ORDER, 3600.0)
     region, first = report(RULES, region, 10.0, {"h1": True})
     assert first.coming == ("h2",)
     _, late = report(RULES, region, 10.0 + RULES.settle, {"h1": True})
@@ -115,7 +115,7 @@ def test_setting_back_the_clock_does_not_delay_the_loss_of_a_host() -> None:
 
 
 def test_each_report_has_a_higher_number_and_the_term_it_had_seen() -> None:
-    region, _, _ = hear(Region("east"), ORDER, 0.0)
+    region, _, _ = receive(Region("east"), ORDER, 0.0)
     region, first = report(RULES, region, 0.0, {})
     _, second = report(RULES, region, 1.0, {})
     assert (first.number, second.number, second.seen) == (1, 2, 2)

@@ -306,8 +306,8 @@ def _ratios(rounds: Sequence[Scenarios]) -> Table:
         ours = (fmean(over_static(rounds, name, figure)) for name in SCENARIOS)
         rows.append((f"{what}, over static's (Spark)", *(f"{value:.2f}" for value in ours)))
         paper = [PAPER[name].get(printed) for name in SCENARIOS]
-        given = PAPER["static"][printed]
-        rows.append(("   paper, section 5", *("-" if value is None else f"{value / given:.2f}" for value in paper)))
+        baseline = PAPER["static"][printed]
+        rows.append(("   paper, section 5", *("-" if value is None else f"{value / baseline:.2f}" for value in paper)))
     return Table("What compares with the paper: ratios", ("", *SCENARIOS), tuple(rows))
 
 

@@ -23,25 +23,25 @@ def run_e2df(options: ExperimentOptions) -> Findings:
 
     sensitivity: also a curve over every assumption, and at the upper end of the paper's provision.
     """
-    given = e2df.E2dfAssumptions()
+    assumptions = e2df.E2dfAssumptions()
     seeds: Sequence[int] = e2df.SEEDS[:1] if options.quick else e2df.SEEDS
-    sets = [(given, seeds)]
+    sets = [(assumptions, seeds)]
     if options.sensitivity:
-        sets += [(varied, seeds if options.quick else VARIED_SEEDS) for varied in changes(given).values()]
+        sets += [(varied, seeds if options.quick else VARIED_SEEDS) for varied in changes(assumptions).values()]
     wanted = [e2df.E2dfCase(scenario, mine, seed) for mine, some in sets for scenario in e2df.SCENARIOS for seed in some]
     runs, seconds = run_all(
         e2df.run_case, wanted, options, lambda c: c.scenario, warm=lambda case: e2df.make(case).advance(1.0)
     )
-    wide = [LargerHostsCase(seed, given) for seed in seeds]
+    wide = [LargerHostsCase(seed, assumptions) for seed in seeds]
     larger, more = run_all(run_larger_hosts, wide, options, lambda _: "larger hosts")
-    second, further = run_second_level(given, options)
+    second, further = run_second_level(assumptions, options)
     return outcome(runs, seconds + more + further, larger, second)
 
 
-def changes(given: e2df.E2dfAssumptions) -> Mapping[tuple[str, float], e2df.E2dfAssumptions]:
+def changes(assumptions: e2df.E2dfAssumptions) -> Mapping[tuple[str, float], e2df.E2dfAssumptions]:
     """Return the variations of the assumptions, and the most work that the provision can mean."""
-    heaviest = e2df.heaviest(given)
-    return {**variations(given), ("work", round(heaviest.work / given.work, 3)): heaviest}
+    heaviest = e2df.heaviest(assumptions)
+    return {**variations(assumptions), ("work", round(heaviest.work / assumptions.work, 3)): heaviest}
 
 
 def outcome(
@@ -51,13 +51,13 @@ def outcome(
     second: SecondLevel | None = None,
 ) -> Findings:
     """Return the findings; the bars apply to the assumptions of the first run."""
-    given = every[0].case.assumptions
-    runs = [run for run in every if run.case.assumptions == given]
+    assumptions = every[0].case.assumptions
+    runs = [run for run in every if run.case.assumptions == assumptions]
     base = e2df.bars([run for run in runs if run.case.seed in VARIED_SEEDS])
     varied = {
         change: e2df.bars(mine)
-        for change, other in changes(given).items()
-        if (mine := [run for run in every if run.case.assumptions == other and other != given])
+        for change, other in changes(assumptions).items()
+        if (mine := [run for run in every if run.case.assumptions == other and other != assumptions])
     }
     checks = (*e2df.bars(runs), *(larger_host_bars(larger) if larger else ()), *(second.bars() if second else ()))
     of_larger = {name: fmean(run.metrics[name] for run in larger) for name in (larger[0].metrics if larger else ())}
@@ -73,7 +73,7 @@ def outcome(
             "sensitivity": turned(base, varied),
             "hosts of four slots, means": of_larger,
             "hosts that start slowly": second.figures if second else {},
-            "assumptions": values(given),
+            "assumptions": values(assumptions),
         },
         checks,
         {
@@ -89,7 +89,7 @@ def outcome(
                 *([second.table()] if second else []),
             ],
             "Over time": [plot for run in runs if run.case.seed == runs[0].case.seed for plot in _plots(run)],
-            "What is assumed": [assumption_table(given)],
+            "What is assumed": [assumption_table(assumptions)],
             "What depends on it": sensitivity(base, varied),
         },
         seconds,

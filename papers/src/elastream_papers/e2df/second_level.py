@@ -81,15 +81,17 @@ class SecondLevel:
         )  # fmt: skip
 
 
-def run_second_level(given: E2dfAssumptions, options: ExperimentOptions) -> tuple[SecondLevel, float]:
+def run_second_level(assumptions: E2dfAssumptions, options: ExperimentOptions) -> tuple[SecondLevel, float]:
     """Choose C_r and the fixed hosts on some seeds, then run both on others; return the runs and CPU seconds."""
     tuned, judged = (QUICK_TUNED, QUICK_JUDGED) if options.quick else (TUNED, JUDGED)
     settings = [("both levels", STATIC_HOSTS, spare) for spare in SPARES]
     settings += [("application", hosts, FIRST_HOSTS) for hosts in FLEETS]
-    first, seconds = run_all(run_case, list(_cases(settings, tuned, given)), options, lambda _: "second level, choice")
+    first, seconds = run_all(
+        run_case, list(_cases(settings, tuned, assumptions)), options, lambda _: "second level, choice"
+    )
     spare, fleet = chosen(first)
     last = [("both levels", STATIC_HOSTS, spare), *(("application", hosts, FIRST_HOSTS) for hosts in {fleet, STATIC_HOSTS})]
-    second, more = run_all(run_case, list(_cases(last, judged, given)), options, lambda _: "second level")
+    second, more = run_all(run_case, list(_cases(last, judged, assumptions)), options, lambda _: "second level")
     return SecondLevel(first, second, spare, fleet), seconds + more
 
 
@@ -102,12 +104,14 @@ def chosen(runs: Sequence[E2dfRun]) -> tuple[int, int]:
     return min(spares, default=SPARES[-1]), min(case.hosts for case in equal if case.scenario == "application")
 
 
-def _cases(settings: Iterable[tuple[str, int, int]], seeds: Sequence[int], given: E2dfAssumptions) -> Iterable[E2dfCase]:
+def _cases(
+    settings: Iterable[tuple[str, int, int]], seeds: Sequence[int], assumptions: E2dfAssumptions
+) -> Iterable[E2dfCase]:
     """Return the cases of all seeds. The paper does not say how fast the load rises: each seed draws it, within a half."""
     for scenario, hosts, spare in settings:
         for seed in seeds:
-            rise = given.rise * float(np.random.default_rng([seed, 20]).uniform(0.5, 1.5))
-            yield E2dfCase(scenario, replace(given, host_start=START, rise=rise), seed, hosts, spare)
+            rise = assumptions.rise * float(np.random.default_rng([seed, 20]).uniform(0.5, 1.5))
+            yield E2dfCase(scenario, replace(assumptions, host_start=START, rise=rise), seed, hosts, spare)
 
 
 def _by_setting(runs: Iterable[E2dfRun]) -> dict[E2dfCase, list[E2dfRun]]:

@@ -171,11 +171,11 @@ def world_cup_day(path: Path = WORLD_CUP) -> Integers:
 
 def make(case: AllocatorCase) -> SimulatedPlant:
     """Return the plant of a case at time 0, placed by Storm's even scheduler."""
-    given = case.assumptions
-    graph = queries(given)
+    assumptions = case.assumptions
+    graph = queries(assumptions)
     counts = np.full(int(SECONDS), case.rate) if case.rate else world_cup_day()
     random = np.random.default_rng([case.seed, 3])
-    ranks = np.arange(1, round(given.keys) + 1)
+    ranks = np.arange(1, round(assumptions.keys) + 1)
     shares: dict[str, list[float]] = {}
     for query, steps in QUERIES.items():
         for number, (name, tasks, *_) in enumerate(steps):
@@ -183,7 +183,7 @@ def make(case: AllocatorCase) -> SimulatedPlant:
                 shares[f"{query} {name}"] = np.bincount(random.integers(0, tasks, ranks.size), 1 / ranks, tasks).tolist()
     plant = make_plant(
         lay_out(graph, chained=False),
-        host_types=[HostType("slave", cores=CORES, slots=SLOTS, bandwidth=given.link, billing=Billing(1.0))],
+        host_types=[HostType("slave", cores=CORES, slots=SLOTS, bandwidth=assumptions.link, billing=Billing(1.0))],
         hosts=HOSTS,
         loads={source.name: Emissions.every(1.0, counts, spread=True) for source in graph.sources},
         parallelism={f"{q} {name}": tasks for q, steps in QUERIES.items() for name, tasks, *_ in steps},
@@ -193,7 +193,7 @@ def make(case: AllocatorCase) -> SimulatedPlant:
         settings=TaskSettings(
             monitor=5.0 if case.rate else PERIOD,
             start_cached=0.0,
-            pending=given.pending,
+            pending=assumptions.pending,
             shares=shares,
             background=backgrounds(case),
         ),
@@ -206,9 +206,11 @@ def make(case: AllocatorCase) -> SimulatedPlant:
 
 def backgrounds(case: AllocatorCase) -> Mapping[str, Background]:
     """Return the load of others on each host, drawn by the case's seed: equal under every policy."""
-    given = case.assumptions
-    parts = np.random.default_rng([case.seed, 4]).uniform(0, 2 * given.background, (HOSTS, 2))
-    return {f"h{k + 1}": Background(CORES * cores, given.link * link) for k, (cores, link) in enumerate(parts.tolist())}
+    assumptions = case.assumptions
+    parts = np.random.default_rng([case.seed, 4]).uniform(0, 2 * assumptions.background, (HOSTS, 2))
+    return {
+        f"h{k + 1}": Background(CORES * cores, assumptions.link * link) for k, (cores, link) in enumerate(parts.tolist())
+    }
 
 
 def policy_of(case: AllocatorCase) -> Policy:

@@ -46,26 +46,26 @@ def run_elastic_allocator(options: ExperimentOptions) -> Findings:
 
     sensitivity: also a curve over every assumption, at the ends of the rates.
     """
-    given = AllocatorAssumptions()
+    assumptions = AllocatorAssumptions()
     seeds = SEEDS[:1] if options.quick else SEEDS
     wanted = [
-        AllocatorCase(p, rate, seed, given, exact=p == JUDGED and seed == seeds[0])
+        AllocatorCase(p, rate, seed, assumptions, exact=p == JUDGED and seed == seeds[0])
         for rate in (RATES[::5] if options.quick else RATES)
         for p in POLICIES
         for seed in seeds
     ]
     wanted += [
-        AllocatorCase(p, RATES[-1], seed, replace(given, busy=busy, sent=busy), sweep=True)
+        AllocatorCase(p, RATES[-1], seed, replace(assumptions, busy=busy, sent=busy), sweep=True)
         for busy in (SWEEP[::5] if options.quick else SWEEP)
         for p in (OTHERS[0], JUDGED)
         for seed in (seeds if options.quick else SWEEP_SEEDS)
     ]
     if not options.quick and WORLD_CUP.exists():
-        wanted += [AllocatorCase(p, 0, 1, given) for p in POLICIES]
+        wanted += [AllocatorCase(p, 0, 1, assumptions) for p in POLICIES]
     if options.sensitivity:
         wanted += [
             AllocatorCase(p, rate, seed, varied)
-            for varied in variations(given).values()
+            for varied in variations(assumptions).values()
             for rate in ENDS
             for p in (*OTHERS, JUDGED)
             for seed in (seeds if options.quick else VARIED_SEEDS)
@@ -76,8 +76,8 @@ def run_elastic_allocator(options: ExperimentOptions) -> Findings:
 
 def outcome(runs: Sequence[AllocatorRun], seconds: float) -> Findings:
     """Return the findings; the bars apply to the default assumptions."""
-    given = AllocatorAssumptions()
-    main = [run for run in runs if run.case.assumptions == given and not run.case.sweep]
+    assumptions = AllocatorAssumptions()
+    main = [run for run in runs if run.case.assumptions == assumptions and not run.case.sweep]
     sweep = [run for run in runs if run.case.sweep]
     checks = bars([*main, *sweep])
     tables = {str(rate): table for rate in RATES if (table := by_policy(main, rate))}
@@ -85,7 +85,7 @@ def outcome(runs: Sequence[AllocatorRun], seconds: float) -> Findings:
     base = bars([replace(run, gaps=()) for run in main if run.case.rate in ENDS and run.case.seed in VARIED_SEEDS])
     varied = {
         change: bars(mine)
-        for change, other in variations(given).items()
+        for change, other in variations(assumptions).items()
         if (mine := [run for run in runs if run.case.assumptions == other and not run.case.sweep])
     }
     exact = [run for run in main if run.gaps]
@@ -111,7 +111,7 @@ def outcome(runs: Sequence[AllocatorRun], seconds: float) -> Findings:
             "exact proven": {str(run.case.rate): run.proven for run in exact},
             "sweep of busy": swept(sweep),
             "sensitivity": turned(base, varied),
-            "assumptions": values(given),
+            "assumptions": values(assumptions),
             "refused": sum(run.refused for run in runs),
         },
         checks,
@@ -135,7 +135,7 @@ def outcome(runs: Sequence[AllocatorRun], seconds: float) -> Findings:
             ]
             if day
             else [],
-            "What is assumed": [assumption_table(given)],
+            "What is assumed": [assumption_table(assumptions)],
             "What depends on it": sensitivity(base, varied),
         },
         seconds,

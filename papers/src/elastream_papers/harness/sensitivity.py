@@ -38,7 +38,10 @@ def sensitivity(base: Sequence[Check], varied: Varied) -> list[Block]:
     if len(steady) == len(turns):
         return blocks
     points = {
-        name: [(1.0, _held(base)), *((factor, _held(checks)) for (each, factor), checks in varied.items() if each == name)]
+        name: [
+            (1.0, _count_held(base)),
+            *((factor, _count_held(checks)) for (each, factor), checks in varied.items() if each == name),
+        ]
         for name, bars in turns.items()
         if bars
     }
@@ -56,5 +59,5 @@ def sensitivity(base: Sequence[Check], varied: Varied) -> list[Block]:
     ]
 
 
-def _held(checks: Sequence[Check]) -> float:
+def _count_held(checks: Sequence[Check]) -> float:
     return float(sum(check.verdict == "held" for check in checks))

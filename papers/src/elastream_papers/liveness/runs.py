@@ -37,15 +37,15 @@ from elastream_papers.liveness.scenarios import FIXED, QUIET, LivenessCase, Scen
 ROUNDS = 3  # rounds for which a promised metric may stay unknown
 
 
-def is_unknown(seen: Observation, said: Unknown) -> bool:
+def is_unknown(seen: Observation, unknown: Unknown) -> bool:
     """Return True if a metric that a policy reports missing is unknown in its observation."""
-    frame = seen.frames[said.rows]
-    if said.row:
-        return math.isnan(frame.value(said.row, said.metric))
-    return bool(np.isnan(frame.column(said.metric)).all())
+    frame = seen.frames[unknown.rows]
+    if unknown.row:
+        return math.isnan(frame.value(unknown.row, unknown.metric))
+    return bool(np.isnan(frame.column(unknown.metric)).all())
 
 
-class Promised:
+class PromiseMonitor:
     """Counts promised metrics that stay unknown while records pass. broken: a sentence each.
 
     Records pass if a micro-batch with records was committed, or unchained, if some left the operator or reached a sink.
@@ -70,21 +70,21 @@ class Promised:
         }
         sinks = [operator.name for operator in layout.graph.operators if operator.kind is Kind.SINK]
         self.before_sinks = {edge.source for name in sinks for edge in layout.graph.inputs[name]}
-        self.lacked: dict[tuple[Rows, Metric, str], int] = {}
+        self.missing_rounds: dict[tuple[Rows, Metric, str], int] = {}
 
     def look(self, seen: Observation) -> None:
-        passed = self._passed(seen)
-        if not passed:
+        with_records = self._operators_with_records(seen)
+        if not with_records:
             return
-        lacked: dict[tuple[Rows, Metric, str], int] = {}
-        for key in self._unknown(seen, passed):
-            lacked[key] = self.lacked.get(key, 0) + 1
-            if lacked[key] == ROUNDS:
+        missing_rounds: dict[tuple[Rows, Metric, str], int] = {}
+        for key in self._unknown(seen, with_records):
+            missing_rounds[key] = self.missing_rounds.get(key, 0) + 1
+            if missing_rounds[key] == ROUNDS:
                 rows, metric, row = key
                 self.broken.append(f"{metric} of {rows} {row!r} is promised and unknown until {seen.time:g} s")
-        self.lacked = lacked
+        self.missing_rounds = missing_rounds
 
-    def _passed(self, seen: Observation) -> set[str]:
+    def _operators_with_records(self, seen: Observation) -> set[str]:
         names = set(seen.operators.ids)
         if self.kind is PlantKind.UNCHAINED:
             rates = seen.operators.column(Metric.PROCESSED_RATE)
@@ -93,9 +93,9 @@ class Promised:
         segments = {batch.segment for batch in seen.batches if batch.records > 0}
         return {name for name in names if self.layout.stage_of[name].segment in segments}
 
-    def _unknown(self, seen: Observation, passed: set[str]) -> Iterator[tuple[Rows, Metric, str]]:  # noqa: C901
+    def _unknown(self, seen: Observation, with_records: set[str]) -> Iterator[tuple[Rows, Metric, str]]:  # noqa: C901
         for rows, metrics in self.others.items():
-            if rows is Rows.APPLICATION and not passed & self.before_sinks:
+            if rows is Rows.APPLICATION and not with_records & self.before_sinks:
                 continue
             frame = seen.frames[rows]
             for metric in metrics:
@@ -108,13 +108,13 @@ class Promised:
         for metric, operators in self.operators[Rows.OPERATOR].items():
             column = seen.operators.column(metric)
             for row in np.flatnonzero(np.isnan(column)).tolist() if operators else ():
-                if (name := seen.operators.ids[row]) in operators and name in passed:
+                if (name := seen.operators.ids[row]) in operators and name in with_records:
                     yield Rows.OPERATOR, metric, name
         for metric, operators in self.operators[Rows.TASK].items():
             column = seen.tasks.column(metric)
             for row in np.flatnonzero(np.isnan(column)).tolist() if operators else ():
                 name = seen.operators.ids[int(seen.tasks.operator[row])]
-                if name in operators and name in passed:
+                if name in operators and name in with_records:
                     yield Rows.TASK, metric, str(seen.tasks.tasks[row])
 
 
@@ -130,7 +130,7 @@ PATIENCES = (1.0, 3.0, 9.0)  # factors on the length of loads, tried until nothi
 
 
 @dataclass(frozen=True, slots=True)
-class RoundSeen:
+class RoundState:
     """True state at a planning round.
 
     work: core-seconds of the waiting records. beyond: most records above a tolerated queue. offered: records due so far.
@@ -157,7 +157,7 @@ class RoundSeen:
 
 
 @dataclass(frozen=True)
-class Found:
+class CaseResult:
     """Result of a case.
 
     silent: silent rounds. broken: a sentence for each other failure. unpromised: promised metrics that are missing.
@@ -176,36 +176,38 @@ class Found:
         return not (self.silent or self.broken or self.unpromised)
 
 
-def tried(case: LivenessCase) -> Found:
+def tried(case: LivenessCase) -> CaseResult:
     """Run a case and check every property, with longer loads if needed."""
-    found = Found(case)
+    found = CaseResult(case)
     for patience in PATIENCES:
-        found = _tried(case, patience)
+        found = _run_once(case, patience)
         if found.silent or found.unpromised or not found.broken:
             break
     return found
 
 
-def _tried(case: LivenessCase, patience: float) -> Found:
-    given = scenario(case, patience)
-    plant, policy = given.plant(), given.policy(case.policy)
+def _run_once(case: LivenessCase, patience: float) -> CaseResult:
+    setup = scenario(case, patience)
+    plant, policy = setup.plant(), setup.policy(case.policy)
     if reason := policy.unsupported_reason(plant.context):
-        return Found(case, refused=reason)
-    plant.advance(given.period)
-    watch = _Watch(case, plant, given, patience)
-    honest = _Honest(policy, given, watch.broken)
-    limit = given.ends[-1] - given.period
-    loop = Loop(plant, honest, monitor=given.period, period=given.period, observers=[watch], limit=limit, to_the_limit=True)
+        return CaseResult(case, refused=reason)
+    plant.advance(setup.period)
+    watch = _Watch(case, plant, setup, patience)
+    checked = _CheckedPolicy(policy, setup, watch.broken)
+    limit = setup.ends[-1] - setup.period
+    loop = Loop(
+        plant, checked, monitor=setup.period, period=setup.period, observers=[watch], limit=limit, to_the_limit=True
+    )
     watch.stop = loop.stop
     loop.run()
-    return Found(case, watch.silent, tuple(watch.broken), tuple(watch.promised.broken))
+    return CaseResult(case, watch.silent, tuple(watch.broken), tuple(watch.promised.broken))
 
 
-class _Honest(Policy):
+class _CheckedPolicy(Policy):
     """Wraps a policy and checks its statements against the observation it planned for."""
 
-    def __init__(self, policy: Policy, given: Scenario, broken: list[str]) -> None:
-        self.policy, self.given, self.broken = policy, given, broken
+    def __init__(self, policy: Policy, setup: Scenario, broken: list[str]) -> None:
+        self.policy, self.setup, self.broken = policy, setup, broken
 
     @property
     def name(self) -> str:
@@ -224,17 +226,17 @@ class _Honest(Policy):
 
     def _work(self, seen: Observation) -> Mapping[str, float]:
         """Return the cores (speed 1) that the load needs by declared costs."""
-        since = seen.time - self.given.period
+        since = seen.time - self.setup.period
         rates = {
-            name: (load.count(seen.time) - load.count(since)) / self.given.period for name, load in self.given.load.items()
+            name: (load.count(seen.time) - load.count(since)) / self.setup.period for name, load in self.setup.load.items()
         }
-        return declared_cores(self.given.layout.graph, rates, composition=seen.composition)
+        return declared_cores(self.setup.layout.graph, rates, composition=seen.composition)
 
     def _exceeds_partitions(self, seen: Observation) -> bool:
         """Return True if the load exceeds the state partitions' capacity."""
         _, slot = seen.cores.slots(seen.working or tuple(seen.leases))
         partitions = min(seen.context.partitions.values())
-        return bool(beyond_partitions(self.given.layout, self._work(seen), slot * (1 - VARIES), partitions))
+        return bool(beyond_partitions(self.setup.layout, self._work(seen), slot * (1 - VARIES), partitions))
 
     def _idle(self, seen: Observation) -> bool:
         """Return True if the hosts have twice the cores that the load needs."""
@@ -245,22 +247,22 @@ class _Honest(Policy):
 class _Watch(Observer):
     """Records the true state each round and stops the run once a property fails."""
 
-    def __init__(self, case: LivenessCase, plant: SimulatedPlant, given: Scenario, patience: float = 1.0) -> None:
-        self.case, self.plant, self.given, self.patience = case, plant, given, patience
+    def __init__(self, case: LivenessCase, plant: SimulatedPlant, setup: Scenario, patience: float = 1.0) -> None:
+        self.case, self.plant, self.setup, self.patience = case, plant, setup, patience
         self.levels = service_levels(plant.context) if case.policy in BY_LEVEL else None
-        self.entries = {station.name: _entries(given.layout, station.name) for station in plant.network.stations}
-        ahead = _work_ahead(given.layout.graph, given.settings.joins)
+        self.entries = {station.name: _entries(setup.layout, station.name) for station in plant.network.stations}
+        ahead = _work_ahead(setup.layout.graph, setup.settings.joins)
         self.ahead = {
             name: math.fsum(ahead[each] for each in entries) / max(1, len(entries))
             for name, entries in self.entries.items()
         }
         self.stop: Callable[[], None] = lambda: None
-        self.rounds: list[RoundSeen] = []
+        self.rounds: list[RoundState] = []
         self.judged = 0
         self.broken: list[str] = []
         self.silent = 0
-        self.promised = Promised(given.layout, given.target, PlantKind.CHAINED if case.fused else PlantKind.UNCHAINED)
-        self.ends = [("high", given.ends[1]), ("low", given.ends[2])]
+        self.promised = PromiseMonitor(setup.layout, setup.target, PlantKind.CHAINED if case.fused else PlantKind.UNCHAINED)
+        self.ends = [("high", setup.ends[1]), ("low", setup.ends[2])]
         self.committed: dict[str, float] = {}
 
     def observed(self, observation: Observation) -> None:
@@ -276,25 +278,25 @@ class _Watch(Observer):
             return self.stop()
         self.rounds.append(self._truth(decision))
         if self.case.policy not in FIXED:
-            self.silent += _silent(self.case, self.given, self.rounds)
-        if self.ends and decision.time >= self.ends[0][1] - self.given.period:
+            self.silent += _silent(self.case, self.setup, self.rounds)
+        if self.ends and decision.time >= self.ends[0][1] - self.setup.period:
             name, _ = self.ends.pop(0)
             self.broken += (
-                [] if self.case.policy in FIXED else _provided(self.case, self.given, name, self.rounds, self.patience)
+                [] if self.case.policy in FIXED else _provided(self.case, self.setup, name, self.rounds, self.patience)
             )
-            self.broken += _fixed(self.case, self.given, name, self.rounds)
-            self.broken += [] if self.ends or self.case.policy in FIXED else _given_back(self.given, self.rounds)
+            self.broken += _fixed(self.case, self.setup, name, self.rounds)
+            self.broken += [] if self.ends or self.case.policy in FIXED else _given_back(self.setup, self.rounds)
             if not self.ends or self.broken or self.silent:
                 self.stop()
         return None
 
-    def _truth(self, decision: Decision) -> RoundSeen:
+    def _truth(self, decision: Decision) -> RoundState:
         seen, stations = self.seen, self.plant.network.stations
         # Chained, records in service are in every stage of their query: count them where they waited.
         waits = [station.queued + station.in_service if self.entries[station.name] else 0.0 for station in stations]
         if fixed := NO_INSTANCE in decision.note:
             widened = widened_queries(seen.context)
-            stage_of = self.given.layout.stage_of
+            stage_of = self.setup.layout.stage_of
             waits = [
                 wait if stage_of[station.name].segment in widened else 0.0
                 for station, wait in zip(stations, waits, strict=True)
@@ -310,12 +312,12 @@ class _Watch(Observer):
         latency = seen.latency().value
         useless = IN_VAIN in decision.note or NO_HELP in decision.note
         tries = ON_TRIAL in decision.note or HALF_HELP in decision.note
-        return RoundSeen(
+        return RoundState(
             seen.time,
             math.fsum(waits),
             math.fsum(wait * self.ahead[station.name] for wait, station in zip(waits, stations, strict=True)),
             self._beyond(seen, waits, lately),
-            math.fsum(pattern.count(seen.time) for pattern in self.given.load.values()),
+            math.fsum(pattern.count(seen.time) for pattern in self.setup.load.values()),
             running,
             len(seen.leases),
             len(seen.usable),
@@ -330,24 +332,24 @@ class _Watch(Observer):
 
     def _longest_batch(self, seen: Observation, waits: Sequence[float]) -> float:
         self.committed |= {each.segment: max(each.end, self.committed.get(each.segment, 0.0)) for each in seen.batches}
-        stage_of, stations = self.given.layout.stage_of, self.plant.network.stations
+        stage_of, stations = self.setup.layout.stage_of, self.plant.network.stations
         busy = {stage_of[station.name].segment for station, wait in zip(stations, waits, strict=True) if wait > 0}
         running = [seen.time - self.committed.get(segment, 0.0) for segment in busy]
         return max([0.0, *running, *(each.seconds for each in seen.batches)])
 
     def _beyond(self, seen: Observation, waits: Sequence[float], batch: float) -> float:
         """Return the most records queued beyond two micro-batches and the service level."""
-        graph, since = self.given.layout.graph, seen.time - self.given.period
+        graph, since = self.setup.layout.graph, seen.time - self.setup.period
         rates = {
-            name: (pattern.count(seen.time) - pattern.count(since)) / self.given.period
-            for name, pattern in self.given.load.items()
+            name: (pattern.count(seen.time) - pattern.count(since)) / self.setup.period
+            for name, pattern in self.setup.load.items()
         }
         emitted = {o.name: o.alternates[0].selectivity or 1.0 for o in graph.operators if o.alternates}
         arriving = offered_rates(graph, rates, emitted)
         if self.case.policy in BY_TARGET:
             into = [sum(arriving[name] for name in self.entries[station.name]) for station in self.plant.network.stations]
             seconds = math.fsum(wait / rate for wait, rate in zip(waits, into, strict=True) if rate > 0)
-            return (seconds - _may_wait(self.case, self.given) - 2 * batch) * math.fsum(rates.values())
+            return (seconds - _may_wait(self.case, self.setup) - 2 * batch) * math.fsum(rates.values())
         levels = dict.fromkeys(graph.by_name, 0.0) if self.levels is None else self.levels
         return max(
             (
@@ -359,10 +361,10 @@ class _Watch(Observer):
         )
 
 
-def _may_wait(case: LivenessCase, given: Scenario) -> float:
+def _may_wait(case: LivenessCase, setup: Scenario) -> float:
     """Return the seconds for which records may wait."""
-    promised = math.fsum(operator.max_duration or 0.0 for operator in given.layout.graph.operators)
-    return given.target or (promised if case.policy in BY_TARGET else 0.0) or max(10.0, 2 * given.settings.monitor)
+    promised = math.fsum(operator.max_duration or 0.0 for operator in setup.layout.graph.operators)
+    return setup.target or (promised if case.policy in BY_TARGET else 0.0) or max(10.0, 2 * setup.settings.monitor)
 
 
 def _entries(layout: Layout, name: str) -> list[str]:
@@ -399,12 +401,12 @@ def _grows(action: Action, seen: Observation) -> bool:
     return isinstance(action, LeaseHost | CancelDrain)
 
 
-def _silent(case: LivenessCase, given: Scenario, rounds: Sequence[RoundSeen]) -> bool:
+def _silent(case: LivenessCase, setup: Scenario, rounds: Sequence[RoundState]) -> bool:
     """Return True if the last round is silent under sustained overload."""
     now = rounds[-1]
     times = [round.time for round in rounds]
-    back = bisect_right(times, now.time - ROUNDS * given.own)
-    length = max([given.own, *(round.batch for round in rounds[back:])])
+    back = bisect_right(times, now.time - ROUNDS * setup.own)
+    length = max([setup.own, *(round.batch for round in rounds[back:])])
     if now.time - ROUNDS * length < times[0] - 1e-6:
         return False
     marks = [rounds[bisect_right(times, now.time - n * length + 1e-6) - 1] for n in range(ROUNDS, -1, -1)]
@@ -412,7 +414,7 @@ def _silent(case: LivenessCase, given: Scenario, rounds: Sequence[RoundSeen]) ->
         after.waiting - before.waiting > GROWTH * (after.offered - before.offered) > 0 and after.work > before.work
         for before, after in pairwise(marks)
     )
-    if not grows or now.hosts >= given.max_hosts:
+    if not grows or now.hosts >= setup.max_hosts:
         return False
     if not now.beyond > 0 or (case.policy in BY_QUEUE and not all(mark.beyond > WAITING for mark in marks[1:])):
         return False
@@ -421,7 +423,7 @@ def _silent(case: LivenessCase, given: Scenario, rounds: Sequence[RoundSeen]) ->
 
 
 def _provided(
-    case: LivenessCase, given: Scenario, name: str, rounds: Sequence[RoundSeen], patience: float
+    case: LivenessCase, setup: Scenario, name: str, rounds: Sequence[RoundState], patience: float
 ) -> Iterator[str]:
     """Check that capacity suffices by the end of a constant load, or that more hosts are useless.
 
@@ -431,29 +433,29 @@ def _provided(
         return
     tail = rounds[-round(QUIET * patience) :]
     rate = (tail[-1].offered - tail[0].offered) / (tail[-1].time - tail[0].time)
-    allowed = max(WAITING, rate * _may_wait(case, given))
+    allowed = max(WAITING, rate * _may_wait(case, setup))
     judged = tail if case.policy in CYCLING else tail[-1:]
     if all(each.waiting > max(allowed, tail[0].waiting * 0.99) for each in judged):
         yield (
             f"at the end of the {name} load {tail[-1].waiting:,.0f} records wait, and no fewer than {len(tail)} rounds "
             f"before: {tail[-1].usable} hosts"
         )
-    if given.target is None or any(each.fixed for each in rounds[-QUIET:]):
+    if setup.target is None or any(each.fixed for each in rounds[-QUIET:]):
         return
-    if all(each.latency > given.target and each.waiting <= rate * given.target / 4 for each in judged):
-        yield f"at the end of the {name} load latency is {tail[-1].latency:.1f} s, the target {given.target:.1f} s"
+    if all(each.latency > setup.target and each.waiting <= rate * setup.target / 4 for each in judged):
+        yield f"at the end of the {name} load latency is {tail[-1].latency:.1f} s, the target {setup.target:.1f} s"
 
 
-def _given_back(given: Scenario, rounds: Sequence[RoundSeen]) -> Iterator[str]:
+def _given_back(setup: Scenario, rounds: Sequence[RoundState]) -> Iterator[str]:
     most = max(round.usable for round in rounds)
     last = rounds[-1]
-    if most >= given.hosts + 3 and last.hosts >= most:
-        yield f"{last.hosts} hosts at the end of the low load, as many as ever; {given.hosts} at the start"
+    if most >= setup.hosts + 3 and last.hosts >= most:
+        yield f"{last.hosts} hosts at the end of the low load, as many as ever; {setup.hosts} at the start"
 
 
-def _fixed(case: LivenessCase, given: Scenario, name: str, rounds: Sequence[RoundSeen]) -> Iterator[str]:
-    tail = [round for round in rounds if round.time > rounds[-1].time - QUIET * given.own]
+def _fixed(case: LivenessCase, setup: Scenario, name: str, rounds: Sequence[RoundState]) -> Iterator[str]:
+    tail = [round for round in rounds if round.time > rounds[-1].time - QUIET * setup.own]
     acting = [(round.time, type(round.acted).__name__) for round in tail if round.acted is not None]
-    if acting and case.policy not in CYCLING and tail[-1].waiting < WAITING + given.rates[1] * 2:
+    if acting and case.policy not in CYCLING and tail[-1].waiting < WAITING + setup.rates[1] * 2:
         (when, what) = acting[0]
         yield f"at the end of the {name} load it still acts: {what} at {when:g} s, in {len(acting)} rounds"

@@ -243,8 +243,8 @@ def _selectivity(graph: Graph, name: str) -> float:
 def _visits(graph: Graph) -> dict[str, float]:
     """Return records at each operator per record of a source, all sources being equal."""
     sources = graph.sources
-    given = {source.name: 1 / len(sources) for source in sources}
-    return offered_rates(graph, given, {name: _selectivity(graph, name) for name in graph.by_name})
+    weights = {source.name: 1 / len(sources) for source in sources}
+    return offered_rates(graph, weights, {name: _selectivity(graph, name) for name in graph.by_name})
 
 
 def _first_hosts(layout: Layout, types: Sequence[HostType], settings: Settings) -> int:

@@ -177,17 +177,17 @@ def measured(marks: Marks, batches: Sequence[CommittedBatch]) -> tuple[float, fl
 def redeploy(at: Mapping[TaskId, str], hosts: Sequence[str], moves: int, chance: random.Random) -> dict[TaskId, str]:
     """Return a random re-deployment of `moves` tasks: the most even of DRAWS draws."""
     drawn = [_draw(at, hosts, moves, chance) for _ in range(DRAWS)]
-    return min(drawn, key=lambda wanted: _spread(Counter({**at, **wanted}.values()), hosts))
+    return min(drawn, key=lambda placement: _spread(Counter({**at, **placement}.values()), hosts))
 
 
 def _draw(at: Mapping[TaskId, str], hosts: Sequence[str], moves: int, chance: random.Random) -> dict[TaskId, str]:
     chosen = chance.sample(sorted(at), moves)
     load = Counter(host for task, host in at.items() if task not in chosen)
-    wanted: dict[TaskId, str] = {}
+    placement: dict[TaskId, str] = {}
     for task in chosen:
-        wanted[task] = min((host for host in hosts if host != at[task]), key=lambda host: (load[host], chance.random()))
-        load[wanted[task]] += 1
-    return wanted
+        placement[task] = min((host for host in hosts if host != at[task]), key=lambda host: (load[host], chance.random()))
+        load[placement[task]] += 1
+    return placement
 
 
 def _spread(load: Counter[str], hosts: Sequence[str]) -> int:
@@ -245,18 +245,18 @@ def _run_arm(rig: Rig, arm: Arm, chance: random.Random) -> Iterator[MoveWindow]:
             if way.scheme is Scheme.EXECUTORS or not set(there.values()) <= set(rig.hosts):
                 before = rig.at  # hosts have new addresses, so draw the moves again
                 there = redeploy(before, rig.hosts, moves, chance)
-            wanted = {task: before[task] for task in there} if number % 2 else there
-            marks, warm = _window(rig, way, wanted, arm.seconds)
+            placement = {task: before[task] for task in there} if number % 2 else there
+            marks, warm = _window(rig, way, placement, arm.seconds)
             lost, gap, rate = measured(marks, rig.batches)
             yield MoveWindow(arm.name, moves, block, way.name, lost, gap, marks.landed - marks.asked, warm, rate)
 
 
-def _window(rig: Rig, way: WayToMove, wanted: Mapping[TaskId, str], seconds: float) -> tuple[Marks, float]:
+def _window(rig: Rig, way: WayToMove, placement: Mapping[TaskId, str], seconds: float) -> tuple[Marks, float]:
     rig.settle()
     rig.follower.switch(way.scheme, way.cycles, way.limits)
     began = time.time()
     time.sleep(BEFORE)
-    rig.plan.publish(wanted, at=time.time(), why=way.name)
+    rig.plan.publish(placement, at=time.time(), why=way.name)
     asked = time.time()
     while rig.arrival(asked) is None:
         if time.time() - asked > LONGEST:

@@ -106,12 +106,12 @@ class Rig:
         self.settle()
         time.sleep(warm)
 
-    def restart(self, wanted: Mapping[TaskId, str], why: str) -> None:
-        """End driver and executors, and start them anew with the `wanted` placement. Hosts start without their quota."""
+    def restart(self, placement: Mapping[TaskId, str], why: str) -> None:
+        """End driver and executors, and start them anew with the given placement. Hosts start without their quota."""
         self._note()
         self.follower.close()
         self._follower = None
-        self.plan.publish(wanted, at=time.time(), why=why)
+        self.plan.publish(placement, at=time.time(), why=why)
         for name in self._confined:
             self._cluster.confine(name, None)
         self._confined.clear()
@@ -166,7 +166,7 @@ class Rig:
 
     def settle(self) -> None:
         """Wait until all tasks and executors are in place, and for one more batch."""
-        _until(lambda: self._there() and len(self.hosts) >= self._size, SETTLE_LIMIT, "the placement that was planned")
+        _until(lambda: self._is_settled() and len(self.hosts) >= self._size, SETTLE_LIMIT, "the placement that was planned")
         self._confine()
         self.next_batch(SETTLE_LIMIT)
 
@@ -179,11 +179,11 @@ class Rig:
     def next_batch(self, limit: float) -> None:
         """Wait for the end of a batch. Raises EnvironmentProblem after `limit` seconds or a failure."""
         ended = self.follower.ended
-        _until(lambda: self._works() and self.follower.ended > ended, limit, "a batch")
+        _until(lambda: self._check_query() and self.follower.ended > ended, limit, "a batch")
 
     def arrival(self, asked: float) -> float | None:
         """Return seconds since `asked` (epoch seconds) if all tasks are in place, else None."""
-        return time.time() - asked if self._there() else None
+        return time.time() - asked if self._is_settled() else None
 
     def note(self) -> None:
         """Record the batches since the last call (at most 400 are available)."""
@@ -222,14 +222,14 @@ class Rig:
             with contextlib.suppress(Py4JError, PySparkException, OSError):  # its hosts no longer exist
                 self._spark.stop()
 
-    def _works(self) -> bool:
+    def _check_query(self) -> bool:
         if self.follower.failure is not None:
             raise EnvironmentProblem(f"the query failed: {first_line(self.follower.failure)}")
         return True
 
-    def _there(self) -> bool:
+    def _is_settled(self) -> bool:
         placing = self.follower.placing
-        if not self._works() or placing.targets() or self.follower.acted != self.plan.latest.version:
+        if not self._check_query() or placing.targets() or self.follower.acted != self.plan.latest.version:
             return False
         at, target = placing.where(), {host: self.follower.target(host) for host in set(self.at.values())}
         return all(task in at and at[task] == target[host] for task, host in self.at.items())

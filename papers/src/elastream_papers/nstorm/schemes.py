@@ -115,7 +115,7 @@ class Follower:
 
     def target(self, address: str) -> Location | None:
         """Return the executor of a host; None if it has none, or is in `leaving`."""
-        return self._there().get(address)
+        return self._locations().get(address)
 
     # -- the thread ----------------------------------------------------------------------------------------------------
 
@@ -141,11 +141,11 @@ class Follower:
         batch = -1 if progress is None else int(progress.batchId())
         if batch > self.ended:
             self.ended = batch
-            self.placing.batch_ended([self._operator], batch, self._there().get)
+            self.placing.batch_ended([self._operator], batch, self._locations().get)
         elif not self.query.isActive and (error := self.query.exception()) is not None:
             raise error
 
-    def _there(self) -> dict[str, Location]:
+    def _locations(self) -> dict[str, Location]:
         executors = self._executors.by_address().items()
         return {address: Location(address, each.id) for address, each in executors if address not in self.leaving}
 
@@ -172,9 +172,9 @@ class Follower:
 
     def _put(self, hosts: Mapping[TaskId, str]) -> None:
         """Place the state of a query that has just started."""
-        there = self._there()
+        locations = self._locations()
         for task, host in hosts.items():
-            if (place := there.get(host)) is not None:
+            if (place := locations.get(host)) is not None:
                 self.placing_states.move(task.index, place)
 
     def _replace(self, addresses: set[str]) -> None:

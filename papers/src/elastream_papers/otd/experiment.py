@@ -206,12 +206,12 @@ def heavy_sets(cluster: Cluster, size: int, block: int, count: int) -> tuple[tup
 
 def efforts(case: OtdCase) -> Floats:
     """Return the cost of a sentence by task of Bolt 1, relative to the heavy work; shape (intervals, tasks)."""
-    given, tasks = case.assumptions, case.cluster.first
-    intervals = math.ceil(SECONDS / given.interval)
-    size = max(1, round(given.heavy_share * tasks))
+    assumptions, tasks = case.assumptions, case.cluster.first
+    intervals = math.ceil(SECONDS / assumptions.interval)
+    size = max(1, round(assumptions.heavy_share * tasks))
     block, place = divmod(case.seed - 1, STRATA)
     drawn = heavy_sets(case.cluster, size, block, STRATA * intervals)[place * intervals : (place + 1) * intervals]
-    table = np.full((intervals, tasks), given.light)
+    table = np.full((intervals, tasks), assumptions.light)
     for row, heavy in zip(table, drawn, strict=True):
         row[list(heavy)] = 1.0
     return table
@@ -238,16 +238,18 @@ def best_use(case: OtdCase) -> float:
 
 def word_count(case: OtdCase) -> Graph:
     """Return the dataflow: sentences, Bolt 1 (splits and calculates), Bolt 2 (counts)."""
-    given = case.assumptions
+    assumptions = case.assumptions
     split = HEAVY if case.application == "computation" else SPLIT
     return Graph(
         "word_count",
         (
-            Operator("sentences", Kind.SOURCE, record_bytes=given.sentence),
+            Operator("sentences", Kind.SOURCE, record_bytes=assumptions.sentence),
             Operator(
-                "split", alternates=(Alternate("split", cost=split, selectivity=given.words),), record_bytes=given.word
+                "split",
+                alternates=(Alternate("split", cost=split, selectivity=assumptions.words),),
+                record_bytes=assumptions.word,
             ),
-            Operator("count", Kind.KEYED, (Alternate("count", cost=COUNT),), key=("word",), record_bytes=given.word),
+            Operator("count", Kind.KEYED, (Alternate("count", cost=COUNT),), key=("word",), record_bytes=assumptions.word),
             Operator("results", Kind.SINK, cores=0.0),
         ),
         (Edge("sentences", "split"), Edge("split", "count", Delivery.KEYED), Edge("count", "results")),
@@ -271,10 +273,10 @@ def clients(case: OtdCase) -> float:
 
 def make(case: OtdCase) -> SimulatedPlant:
     """Return the plant of a case at time 0: tasks and workers in round-robin order."""
-    given, cluster = case.assumptions, case.cluster
+    assumptions, cluster = case.assumptions, case.cluster
     kinds = [HostType(f"n{k}", cores=1.0, billing=Billing(1.0), region=f"n{k}") for k in range(cluster.nodes)]
     heavy = case.application == "computation"
-    rate = given.offered * cluster.first / HEAVY if heavy else 2 * quiet_rate(case)
+    rate = assumptions.offered * cluster.first / HEAVY if heavy else 2 * quiet_rate(case)
     return make_plant(
         lay_out(word_count(case), chained=False),
         host_types=kinds,
@@ -286,14 +288,14 @@ def make(case: OtdCase) -> SimulatedPlant:
         network=TaskNetwork,
         settings=TaskSettings(
             monitor=PERIOD,
-            start_cached=given.stop,
-            latency=given.hop,
-            machine_link=given.link,
+            start_cached=assumptions.stop,
+            latency=assumptions.hop,
+            machine_link=assumptions.link,
             pending=clients(case),
-            turnaround=0.0 if heavy else (HOPS - 1) * given.hop,
+            turnaround=0.0 if heavy else (HOPS - 1) * assumptions.hop,
             shares={"count": word_shares(case).tolist()},
             efforts={"split": efforts(case)} if heavy else {},
-            share_interval=given.interval,
+            share_interval=assumptions.interval,
         ),
     )
 

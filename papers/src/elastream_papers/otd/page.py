@@ -149,14 +149,14 @@ def run_otd(options: ExperimentOptions) -> Findings:
 
     sensitivity: also a curve over every assumption.
     """
-    given = otd.OtdAssumptions()
+    base = otd.OtdAssumptions()
     sets: list[tuple[otd.Cluster, otd.OtdAssumptions, Sequence[str], Mapping[str, int]]] = [
-        (otd.MAIN, given, otd.POLICIES, otd.FEWER_SEEDS if options.quick else otd.SEEDS)
+        (otd.MAIN, base, otd.POLICIES, otd.FEWER_SEEDS if options.quick else otd.SEEDS)
     ]
     if not options.quick:
-        sets += [(size, given, JUDGED, otd.FEWER_SEEDS) for size in otd.SIZES]
+        sets += [(size, base, JUDGED, otd.FEWER_SEEDS) for size in otd.SIZES]
     if options.sensitivity:
-        sets += [(otd.MAIN, varied, JUDGED, otd.VARIED_SEEDS) for varied in changes(given).values()]
+        sets += [(otd.MAIN, varied, JUDGED, otd.VARIED_SEEDS) for varied in changes(base).values()]
     wanted = [
         otd.OtdCase(application, policy, cluster, seed, assumptions)
         for cluster, assumptions, policies, seeds in sets
@@ -168,9 +168,12 @@ def run_otd(options: ExperimentOptions) -> Findings:
     return outcome(runs, seconds)
 
 
-def changes(given: otd.OtdAssumptions) -> Mapping[tuple[str, float], otd.OtdAssumptions]:
+def changes(assumptions: otd.OtdAssumptions) -> Mapping[tuple[str, float], otd.OtdAssumptions]:
     """Return the variations of the assumptions, and longer intervals between changes of the load."""
-    return {**variations(given), **{("interval", factor): scaled(given, "interval", factor) for factor in (2.5, 5.0)}}
+    return {
+        **variations(assumptions),
+        **{("interval", factor): scaled(assumptions, "interval", factor) for factor in (2.5, 5.0)},
+    }
 
 
 def _numbers(seeds: Mapping[str, int], application: str) -> range:
@@ -215,20 +218,20 @@ def figures_of(
 
 def outcome(runs: Sequence[otd.OtdRun], seconds: float) -> Findings:
     """Return the findings; the bars apply to the paper's cluster."""
-    given = otd.OtdAssumptions()
-    main = figures_of(runs, otd.MAIN, given)
-    sizes = {size.name: found for size in otd.SIZES if (found := figures_of(runs, size, given))["communication"]}
-    ours = runs_of(runs, otd.MAIN, given)
-    base = bars(runs_of(runs, otd.MAIN, given, otd.VARIED_SEEDS))
+    assumptions = otd.OtdAssumptions()
+    main = figures_of(runs, otd.MAIN, assumptions)
+    sizes = {size.name: found for size in otd.SIZES if (found := figures_of(runs, size, assumptions))["communication"]}
+    ours = runs_of(runs, otd.MAIN, assumptions)
+    base = bars(runs_of(runs, otd.MAIN, assumptions, otd.VARIED_SEEDS))
     varied = {
         change: bars(mine)
-        for change, other in changes(given).items()
-        if other != given and (mine := runs_of(runs, otd.MAIN, other, otd.VARIED_SEEDS))
+        for change, other in changes(assumptions).items()
+        if other != assumptions and (mine := runs_of(runs, otd.MAIN, other, otd.VARIED_SEEDS))
     }
     exact = [run.best for run in ours if run.best == run.best]
     best = sum(exact) / len(exact)
     relief = beside(ours)
-    of_sizes = {size.name: runs_of(runs, size, given, otd.FEWER_SEEDS) for size in otd.SIZES if size.name in sizes}
+    of_sizes = {size.name: runs_of(runs, size, assumptions, otd.FEWER_SEEDS) for size in otd.SIZES if size.name in sizes}
     checks = (*bars(ours), *(size_bars(of_sizes) if of_sizes else ()))
     return report(
         "OTD: tasks moved one by one to where they talk, and off hosts that are full (simulated)",
@@ -242,7 +245,7 @@ def outcome(runs: Sequence[otd.OtdRun], seconds: float) -> Findings:
             "sizes": sizes,
             "with relief, beside the published algorithm": relief,
             "sensitivity": turned(base, varied),
-            "assumptions": values(given),
+            "assumptions": values(assumptions),
             "refused": sum(run.refused for run in runs),
         },
         checks,
@@ -262,7 +265,7 @@ def outcome(runs: Sequence[otd.OtdRun], seconds: float) -> Findings:
             ],
             "Over time": [plot for application in otd.APPLICATIONS for plot in _plots(runs, application)],
             "From 2 to 16 worker nodes": [Prose(GATHER), size_table(sizes)] if sizes else [],
-            "What is assumed": [assumption_table(given)],
+            "What is assumed": [assumption_table(assumptions)],
             "What depends on it": sensitivity(base, varied),
         },
         seconds,

@@ -29,13 +29,13 @@ from elastream.units import ROUNDING
 from elastream_papers.search.offers import (
     HostOffer,
     Optimum,
-    alike,
+    equal_sizes,
     laid_out,
     least_capacity,
     numbers_fixed,
     offers,
     possible_rates,
-    reached,
+    relative_throughput,
 )
 
 SORTED = 10_000  # most combinations to sort by their bound; more would take the whole time limit
@@ -75,7 +75,7 @@ class _Search:
         self.offers = tuple(offer for offer in offers(problem, conditions) if offer.speed > 0)
         self.spent = cost_of(problem, Deployment((), (), np.zeros((0, len(problem.operators)), np.int64)), conditions)
         self.fixed = numbers_fixed(problem, current)
-        self.even = alike(problem, [offer.type for offer in self.offers])
+        self.even = equal_sizes(problem, [offer.type for offer in self.offers])
         self.best: Deployment | None = None
         self.profit = -math.inf
         self.cut = False
@@ -96,7 +96,7 @@ class _Search:
 
     def _alternates(self) -> Iterator[tuple[float, tuple[int, ...]]]:
         """Yield undominated combinations with a bound of their profit, the highest first."""
-        rows = [_unbeaten(options) for options in self.problem.options]
+        rows = [_undominated(options) for options in self.problem.options]
         every = ((self._highest(active), active) for active in takewhile(lambda _: not self.late(), product(*rows)))
         yield from sorted(every, reverse=True) if math.prod(len(row) for row in rows) <= SORTED else every
 
@@ -212,35 +212,40 @@ class _Instances:
         room = np.array([group.cores for group in groups])
         return self._next(0, groups, room, np.full(len(self.problem.operators), np.inf), held)
 
-    def _next(self, at: int, groups: Sequence[_Group], room: Floats, capacity: Floats, held: Integers) -> Deployment | None:
+    def _next(
+        self, at: int, groups: Sequence[_Group], room: Floats, capacity: Floats, counts: Integers
+    ) -> Deployment | None:
         """Place the operator at `rows[at]`, then those after it. room: free cores; capacity: inf if undecided."""
         search, problem = self.search, self.problem
         if at == len(self.rows):
-            return self._checked(groups, held)
+            return self._checked(groups, counts)
         row, after = self.rows[at], self.rows[at + 1 :]
         speeds = np.array([group.speed for group in groups])
-        ways = self._ways(row, groups, room)
-        if search.late() or not len(ways):
+        placements = self._placements(row, groups, room)
+        if search.late() or not len(placements):
             return None
-        search.looked_at += len(ways)
-        given, left = ways @ speeds * float(problem.per_instance[row]), room - ways * float(problem.cores[row])
-        trial = np.repeat(capacity[:, None], len(ways), axis=1)
-        trial[row] = given
+        search.looked_at += len(placements)
+        added, left = placements @ speeds * float(problem.per_instance[row]), room - placements * float(problem.cores[row])
+        trial = np.repeat(capacity[:, None], len(placements), axis=1)
+        trial[row] = added
         costs, selectivities, possible = (
             np.broadcast_to(each[:, None], trial.shape) for each in (self.costs, self.selectivities, self.possible)
         )
-        may = reached(problem, search.conditions, costs, selectivities, trial, possible) >= search.least - ROUNDING
+        may = (
+            relative_throughput(problem, search.conditions, costs, selectivities, trial, possible)
+            >= search.least - ROUNDING
+        )
         may &= left.sum(axis=1) >= problem.cores[after].sum() - ROUNDING
         may &= left @ speeds >= self.cores[after].sum() - ROUNDING
-        for way in np.flatnonzero(may)[np.argsort(given[may], kind="stable")].tolist():
-            held[:, row] = ways[way]
-            found = self._next(at + 1, groups, left[way], trial[:, way], held)
+        for index in np.flatnonzero(may)[np.argsort(added[may], kind="stable")].tolist():
+            counts[:, row] = placements[index]
+            found = self._next(at + 1, groups, left[index], trial[:, index], counts)
             if found is not None or search.cut:
                 return found
-        held[:, row] = 0
+        counts[:, row] = 0
         return None
 
-    def _ways(self, row: int, groups: Sequence[_Group], room: Floats) -> Integers:
+    def _placements(self, row: int, groups: Sequence[_Group], room: Floats) -> Integers:
         """Return the useful ways to place an operator's instances, shape (ways, groups)."""
         size, number = float(self.problem.cores[row]), self.search.fixed[row]
         speeds = np.array([group.speed for group in groups]) * float(self.problem.per_instance[row])
@@ -252,25 +257,27 @@ class _Instances:
         if math.prod((most + 1).tolist()) > WAYS:
             self.search.cut = True
             return np.zeros((0, len(groups)), dtype=np.int64)
-        ways = np.stack(np.meshgrid(*(np.arange(each + 1) for each in most), indexing="ij"), axis=-1)
-        ways = ways.reshape(-1, len(groups))
+        placements = np.stack(np.meshgrid(*(np.arange(each + 1) for each in most), indexing="ij"), axis=-1)
+        placements = placements.reshape(-1, len(groups))
         # All work would also be done without the slowest host, so it is useless.
-        slowest = np.where(ways > 0, speeds, np.inf).min(axis=1)
-        counts = ways.sum(axis=1)
+        slowest = np.where(placements > 0, speeds, np.inf).min(axis=1)
+        counts = placements.sum(axis=1)
         if number is not None:
-            return np.asarray(ways[counts == number])
-        found: Integers = ways[(counts == 1) | ((counts > 1) & (ways @ speeds - slowest < self.full[row] - ROUNDING))]
+            return np.asarray(placements[counts == number])
+        found: Integers = placements[
+            (counts == 1) | ((counts > 1) & (placements @ speeds - slowest < self.full[row] - ROUNDING))
+        ]
         return found
 
-    def _checked(self, groups: Sequence[_Group], held: Integers) -> Deployment | None:
-        chosen = [part for group, each in zip(groups, held, strict=True) for part in group.shared_out(each)]
+    def _checked(self, groups: Sequence[_Group], counts: Integers) -> Deployment | None:
+        chosen = [part for group, each in zip(groups, counts, strict=True) for part in group.shared_out(each)]
         plan = laid_out(self.problem, self.active, chosen)
         if plan is None or score(self.problem, plan, self.search.conditions).mean < self.search.least - ROUNDING:
             return None
         return plan
 
 
-def _unbeaten(options: Sequence[Option]) -> list[int]:
+def _undominated(options: Sequence[Option]) -> list[int]:
     """Return the options that no other of equal selectivity dominates."""
     return [
         row

@@ -56,7 +56,7 @@ class Genes:
         self.length = self.operators + self.positions
         # By content: row of its offer, and instances; content 0 has none.
         self._offer = np.full(1024, -1, dtype=np.int64)
-        self._held: Integers = np.zeros((1024, self.operators), dtype=np.int64)
+        self._instances: Integers = np.zeros((1024, self.operators), dtype=np.int64)
         self._numbers: dict[tuple[int, bytes], int] = {}
         self._count = 1
 
@@ -72,23 +72,23 @@ class Genes:
     def _cores(self, active: Integers) -> Floats:
         return self._needs[np.arange(self.operators), active]
 
-    def content(self, offer: int, held: Integers) -> int:
+    def content(self, offer: int, hosted: Integers) -> int:
         """Return the number of a host of `every[offer]` with these instances."""
-        key = (offer, held.tobytes())
+        key = (offer, hosted.tobytes())
         found = self._numbers.get(key)
         if found is None:
             if self._count == len(self._offer):
                 self._offer = np.concatenate((self._offer, np.full_like(self._offer, -1)))
-                self._held = np.concatenate((self._held, np.zeros_like(self._held)))
+                self._instances = np.concatenate((self._instances, np.zeros_like(self._instances)))
             found = self._numbers[key] = self._count
-            self._offer[found], self._held[found] = offer, held
+            self._offer[found], self._instances[found] = offer, hosted
             self._count += 1
         return found
 
     def hosts(self, chromosomes: Integers) -> tuple[Integers, Integers]:
         """Return offers of hosts (plans, hosts; -1 for none) and instances (plans, hosts, operators)."""
         contents = chromosomes[:, self.operators :]
-        return self._offer[contents], self._held[contents]
+        return self._offer[contents], self._instances[contents]
 
     def encoded(self, deployment: Deployment) -> Integers:
         """Return the chromosome of a plan, without empty or unavailable hosts."""
@@ -97,24 +97,24 @@ class Genes:
         names = {offer.host.name: row for row, offer in enumerate(self.leased)}
         types = {offer.type: len(self.leased) + row for row, offer in enumerate(self.new)}
         free = len(self.leased)
-        for host, held in zip(deployment.hosts, deployment.instances, strict=True):
-            if not (self.problem.shared or held.any()):
+        for host, hosted in zip(deployment.hosts, deployment.instances, strict=True):
+            if not (self.problem.shared or hosted.any()):
                 continue
             if host.name in names:
                 row = names[host.name]
-                found[self.operators + row] = self.content(row, held)
+                found[self.operators + row] = self.content(row, hosted)
             elif not host.name and host.type in types and free < self.positions:
-                found[self.operators + free] = self.content(types[host.type], held)
+                found[self.operators + free] = self.content(types[host.type], hosted)
                 free += 1
         return found
 
     def decoded(self, chromosome: Integers) -> Deployment:
         """Return the plan of a chromosome."""
-        at, held = self.hosts(chromosome[None])
+        at, hosted = self.hosts(chromosome[None])
         used = at[0] >= 0
         hosts = tuple(self.every[row].host for row in at[0][used].tolist())
         active = tuple(chromosome[: self.operators].tolist())
-        return Deployment(active, hosts, held[0][used].reshape(-1, self.operators))
+        return Deployment(active, hosts, hosted[0][used].reshape(-1, self.operators))
 
     def random(self, chance: np.random.Generator) -> Integers:
         """Return a random plan with about the cores that its alternates need."""
@@ -132,9 +132,9 @@ class Genes:
             if not open_for.any():
                 break
             offer = position if position < len(self.leased) else self._drawn_offer(types, chance)
-            held = self._filled(offer, open_for, missing, instances, chance)
-            if self.problem.shared or held.any():
-                found[self.operators + position] = self.content(offer, held)
+            hosted = self._filled(offer, open_for, missing, instances, chance)
+            if self.problem.shared or hosted.any():
+                found[self.operators + position] = self.content(offer, hosted)
         return found
 
     def fitted(self, start: Integers, chance: np.random.Generator) -> Integers:
@@ -145,17 +145,19 @@ class Genes:
             found[row] = chance.integers(0, self.options[row])
         if problem.shared:
             return found
-        offers, held = (each[0].copy() for each in self.hosts(found[None]))
+        offers, hosted = (each[0].copy() for each in self.hosts(found[None]))
         speeds = np.array([*(each.speed for each in self.every), 0.0])
         missing = (
-            self._cores(found[: self.operators]) * chance.uniform(*FITTED) - speeds[offers] @ held * problem.per_instance
+            self._cores(found[: self.operators]) * chance.uniform(*FITTED) - speeds[offers] @ hosted * problem.per_instance
         )
-        instances = held.sum(axis=0)
+        instances = hosted.sum(axis=0)
         for position in chance.permutation(np.flatnonzero(offers >= 0)).tolist():
             each = speeds[offers[position]] * problem.per_instance
-            spare = np.minimum(held[position], np.floor(-missing / np.maximum(each, ROUNDING) + ROUNDING)).astype(np.int64)
+            spare = np.minimum(hosted[position], np.floor(-missing / np.maximum(each, ROUNDING) + ROUNDING)).astype(
+                np.int64
+            )
             spare = np.where(self.fixed < 0, np.clip(spare, 0, np.maximum(instances - 1, 0)), 0)
-            held[position] -= spare
+            hosted[position] -= spare
             instances -= spare
             missing += spare * each
         used = chance.permutation(np.flatnonzero(offers >= 0)).tolist()
@@ -166,8 +168,10 @@ class Genes:
             if open_for.any() and (self.new or position < len(self.leased)):
                 if offers[position] < 0:
                     offers[position] = position if position < len(self.leased) else self._drawn_offer(types, chance)
-                held[position] = self._filled(int(offers[position]), open_for, missing, instances, chance, held[position])
-            content = self.content(int(offers[position]), held[position]) if held[position].any() else 0
+                hosted[position] = self._filled(
+                    int(offers[position]), open_for, missing, instances, chance, hosted[position]
+                )
+            content = self.content(int(offers[position]), hosted[position]) if hosted[position].any() else 0
             found[self.operators + position] = content
         return found
 
@@ -191,28 +195,28 @@ class Genes:
         begun: Integers | None = None,
     ) -> Integers:
         """Fill one host with instances of operators in need; updates `missing` and `instances`."""
-        held = np.zeros(self.operators, dtype=np.int64) if begun is None else begun.copy()
+        hosted = np.zeros(self.operators, dtype=np.int64) if begun is None else begun.copy()
         each, problem = self.every[offer], self.problem
         if problem.shared:
             missing -= missing / max(float(missing.sum()), ROUNDING) * each.speed * each.type.cores
             instances += 1
-            return held
+            return hosted
         while True:
-            row = self._drawn_operator(offer, held, np.where(open_for, np.maximum(missing, ROUNDING), 0.0), chance)
+            row = self._drawn_operator(offer, hosted, np.where(open_for, np.maximum(missing, ROUNDING), 0.0), chance)
             if row is None or each.speed <= 0:
-                return held
-            held[row] += 1
+                return hosted
+            hosted[row] += 1
             instances[row] += 1
             missing[row] -= each.speed * problem.per_instance[row]
             open_for = self._open(missing, instances)
 
     def _drawn_operator(
-        self, offer: int, held: Integers, weights: Floats | Integers, chance: np.random.Generator
+        self, offer: int, hosted: Integers, weights: Floats | Integers, chance: np.random.Generator
     ) -> int | None:
         """Draw an operator by `weights` that fits beside `held`, or None."""
         each, problem = self.every[offer], self.problem
-        cores = each.type.cores - float(held @ problem.cores)
-        memory = each.type.memory - float(held @ problem.memory)
+        cores = each.type.cores - float(hosted @ problem.cores)
+        memory = each.type.memory - float(hosted @ problem.memory)
         room = problem.placed & (problem.cores <= cores + ROUNDING) & (problem.memory <= memory + ROUNDING)
         return _drawn(weights * room, chance)
 
@@ -229,11 +233,11 @@ class Genes:
         contents = chromosomes[:, self.operators :]
         used = (contents > 0).sum(axis=1)
         for row, number in enumerate(chance.poisson(np.maximum(CHANGED[0], CHANGED[1] * used)).tolist()):
-            held = np.flatnonzero(contents[row])
+            hosted = np.flatnonzero(contents[row])
             for _ in range(number):
                 # All unused genes together are as likely as one used gene, because most genes are unused.
-                at = int(chance.integers(len(held) + max(1, len(held) // 8))) if len(held) else 0
-                position = int(held[at]) if at < len(held) else int(chance.integers(self.positions))
+                at = int(chance.integers(len(hosted) + max(1, len(hosted) // 8))) if len(hosted) else 0
+                position = int(hosted[at]) if at < len(hosted) else int(chance.integers(self.positions))
                 contents[row, position] = self._changed(position, contents[row], chance)
 
     def _changed(self, position: int, contents: Integers, chance: np.random.Generator) -> int:
@@ -241,8 +245,8 @@ class Genes:
         own = position if position < len(self.leased) else None
         if not number:
             return self._opened(own, contents, chance)
-        offer, held = int(self._offer[number]), self._held[number].copy()
-        if not held.any() and not self.problem.shared:
+        offer, hosted = int(self._offer[number]), self._instances[number].copy()
+        if not hosted.any() and not self.problem.shared:
             return self._opened(own, contents, chance) if chance.random() < 0.5 else 0
         kind = NAMES[_drawn(WEIGHTS, chance) or 0]
         if self.problem.shared and kind in ("add", "remove", "swap"):
@@ -250,14 +254,14 @@ class Genes:
         if kind == "drop":
             return 0
         if kind == "type":
-            return number if own is not None else self._retyped(position, held, contents, chance)
+            return number if own is not None else self._retyped(position, hosted, contents, chance)
         if kind in ("remove", "swap"):
-            held[_drawn(held, chance)] -= 1
+            hosted[_drawn(hosted, chance)] -= 1
         if kind in ("add", "swap"):
-            row = self._drawn_operator(offer, held, np.ones(self.operators), chance)
+            row = self._drawn_operator(offer, hosted, np.ones(self.operators), chance)
             if row is not None:
-                held[row] += 1
-        return self.content(offer, held) if held.any() else 0
+                hosted[row] += 1
+        return self.content(offer, hosted) if hosted.any() else 0
 
     def _opened(self, own: int | None, contents: Integers, chance: np.random.Generator) -> int:
         """Return a content for an empty gene: another host's, or one random instance."""
@@ -268,22 +272,22 @@ class Genes:
         if own is None and not self.new:
             return 0
         offer = self._drawn_offer([], chance) if own is None else own
-        held = np.zeros(self.operators, dtype=np.int64)
+        hosted = np.zeros(self.operators, dtype=np.int64)
         if not self.problem.shared:
-            row = self._drawn_operator(offer, held, np.ones(self.operators), chance)
+            row = self._drawn_operator(offer, hosted, np.ones(self.operators), chance)
             if row is None:
                 return 0
-            held[row] = 1
-        return self.content(offer, held)
+            hosted[row] = 1
+        return self.content(offer, hosted)
 
-    def _retyped(self, position: int, held: Integers, contents: Integers, chance: np.random.Generator) -> int:
+    def _retyped(self, position: int, hosted: Integers, contents: Integers, chance: np.random.Generator) -> int:
         """Move the instances to a host of a random type, at times with another host's."""
         others = [n for n in np.flatnonzero(contents[len(self.leased) :]) + len(self.leased) if n != position]
         if others and chance.random() < JOINED:
             other = others[chance.integers(len(others))]
-            held = held + self._held[contents[other]]
+            hosted = hosted + self._instances[contents[other]]
             contents[other] = 0
-        offer, fitting, left = self._with_room(held, chance)
+        offer, fitting, left = self._with_room(hosted, chance)
         free = (number for number in range(len(self.leased), self.positions) if not contents[number] and number != position)
         while left.any() and (gene := next(free, None)) is not None:
             another, its, left = self._with_room(left, chance)
@@ -292,9 +296,9 @@ class Genes:
             contents[gene] = self.content(another, its)
         return self.content(offer, fitting) if self.problem.shared or fitting.any() else 0
 
-    def _with_room(self, held: Integers, chance: np.random.Generator) -> tuple[int, Integers, Integers]:
+    def _with_room(self, hosted: Integers, chance: np.random.Generator) -> tuple[int, Integers, Integers]:
         offer = self._drawn_offer([], chance)
-        fitting, left = np.zeros(self.operators, dtype=np.int64), held.copy()
+        fitting, left = np.zeros(self.operators, dtype=np.int64), hosted.copy()
         while (row := self._drawn_operator(offer, fitting, left, chance)) is not None:
             fitting[row] += 1
             left[row] -= 1

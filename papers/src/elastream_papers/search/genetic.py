@@ -27,7 +27,7 @@ from elastream.policies.value_cost.problem import (
 )
 from elastream.units import ROUNDING
 from elastream_papers.search.genes import Genes
-from elastream_papers.search.offers import coming, offers, possible_rates, reached, selected
+from elastream_papers.search.offers import coming, offers, possible_rates, relative_throughput, selected
 
 ELITE = 0.05  # surviving part of the population (p. 79)
 # Profit lost for a throughput of 1 below the goal, times the iteration (alpha, p. 79: not given). From the second iteration
@@ -115,7 +115,7 @@ def evolved(
     start = genes.encoded(current) if adapting and current is not None else None
     fitness = Fitness(problem, conditions, genes, least, start)
 
-    def bred(offspring: Integers, _: Any) -> Integers:
+    def next_generation(offspring: Integers, _: Any) -> Integers:
         genes.mutate(offspring, chance)
         return offspring
 
@@ -132,7 +132,7 @@ def evolved(
         parent_selection_type="rank",
         keep_elitism=elite,
         crossover_type="uniform",
-        mutation_type=bred,
+        mutation_type=next_generation,
         on_generation=after,
         stop_criteria=f"time_{settings.seconds}" if math.isfinite(settings.seconds) else None,
         random_seed=settings.seed,
@@ -185,13 +185,13 @@ class Fitness:
         dear = [each.cost for each in genes.every if each.cost > ROUNDING]
         self.change = WORTH * max(GAIN, problem.line.sigma * min(dear, default=0.0))
         self.linked = self._links_limit()
-        self._worth()
+        self._set_profit_terms()
         self.best: Integers = np.zeros(genes.length, dtype=np.int64)
         self.missing = math.inf
         self.gained = 0
         self._gain, self._counted = -math.inf, (math.inf, -math.inf)
 
-    def _worth(self) -> None:
+    def _set_profit_terms(self) -> None:
         """Set the profit's linear terms: options and money."""
         problem, count = self.problem, self.genes.operators
         first = [0] * count
@@ -251,7 +251,7 @@ class Fitness:
             wrong = np.where(fixed >= 0, instances != fixed, instances == 0)
             lacking = wrong[:, self.genes.rows].sum(axis=1).astype(np.float64)
         possible = possible_rates(problem, self.conditions, selectivities)
-        found = reached(problem, self.conditions, costs, selectivities, capacity, possible)
+        found = relative_throughput(problem, self.conditions, costs, selectivities, capacity, possible)
         if self.linked:
             for row in np.flatnonzero(found >= self.least - ROUNDING).tolist():
                 found[row] = self._linked(plans[row], capacity[:, row])

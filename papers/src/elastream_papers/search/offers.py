@@ -112,7 +112,7 @@ def numbers_fixed(problem: Problem, current: Deployment | None) -> tuple[int | N
     return tuple(max(1, int(count)) if fixed else None for count, fixed in zip(now, problem.fixed, strict=True))
 
 
-def alike(problem: Problem, types: Sequence[HostType]) -> bool:
+def equal_sizes(problem: Problem, types: Sequence[HostType]) -> bool:
     """Return True if instances of all operators are of equal size on each of `types`."""
     sizes, memory = problem.cores[problem.placed], problem.memory[problem.placed]
     if not sizes.size:
@@ -136,16 +136,16 @@ def selected(problem: Problem, choices: Integers) -> tuple[Floats, Floats]:
 
 def possible_rates(problem: Problem, conditions: Conditions, selectivities: Floats) -> Floats:
     """Return records/s at each operator if nothing limits; shape (operators, plans)."""
-    given = _given(problem, conditions)
+    external = _external_rates(problem, conditions)
     found = np.zeros(selectivities.shape)
     sent = np.zeros(selectivities.shape)
     for rows in problem.network.levels:
-        found[rows] = given[rows] + problem.network.weights[rows] @ sent
+        found[rows] = external[rows] + problem.network.weights[rows] @ sent
         sent[rows] = found[rows] * selectivities[rows]
     return found
 
 
-def reached(
+def relative_throughput(
     problem: Problem,
     conditions: Conditions,
     costs: Floats,
@@ -166,21 +166,21 @@ def reached(
         capacity = capacity * np.divide(work, total, out=np.ones_like(work), where=total > 0)
     with np.errstate(divide="ignore", invalid="ignore"):
         served = np.where(costs > 0, capacity / costs, np.inf)
-    given = _given(problem, conditions)
+    external = _external_rates(problem, conditions)
     taken, sent = np.zeros(possible.shape), np.zeros(possible.shape)
     for rows in problem.network.levels:
-        taken[rows] = np.minimum(given[rows] + problem.network.weights[rows] @ sent, served[rows])
+        taken[rows] = np.minimum(external[rows] + problem.network.weights[rows] @ sent, served[rows])
         sent[rows] = taken[rows] * selectivities[rows]
     ends = problem.network.outputs
-    there = possible[ends] > 0
-    parts = np.minimum(np.divide(taken[ends], possible[ends], out=np.ones_like(taken[ends]), where=there), 1.0)
-    counts = there.sum(axis=0)
-    total = np.where(there, parts, 0.0).sum(axis=0)
+    reachable = possible[ends] > 0
+    parts = np.minimum(np.divide(taken[ends], possible[ends], out=np.ones_like(taken[ends]), where=reachable), 1.0)
+    counts = reachable.sum(axis=0)
+    total = np.where(reachable, parts, 0.0).sum(axis=0)
     found: Floats = np.divide(total, counts, out=np.ones_like(total), where=counts > 0)
     return found
 
 
-def _given(problem: Problem, conditions: Conditions) -> Floats:
+def _external_rates(problem: Problem, conditions: Conditions) -> Floats:
     """Return records/s from outside and from backlogs, shape (operators, 1)."""
     found = conditions.queues / conditions.seconds
     found[problem.sources] += conditions.rates[0]
@@ -203,7 +203,10 @@ def least_capacity(problem: Problem, conditions: Conditions, costs: Floats, sele
     # The throughput is concave and piecewise linear in one capacity: halving finds the least to 2^-60 of the most.
     for _ in range(60):
         middle = (low + high) / 2
-        enough = reached(problem, conditions, prices, chosen, np.where(own, middle, np.inf), possible) >= least - ROUNDING
+        enough = (
+            relative_throughput(problem, conditions, prices, chosen, np.where(own, middle, np.inf), possible)
+            >= least - ROUNDING
+        )
         low, high = np.where(enough, low, middle), np.where(enough, middle, high)
     return np.where(problem.placed, high, 0.0)
 
@@ -218,7 +221,7 @@ def laid_out(
     """
     hosts: list[Host] = []
     rows: list[Integers] = []
-    even = alike(problem, [offer.type for offer, _, _ in chosen])
+    even = equal_sizes(problem, [offer.type for offer, _, _ in chosen])
     for offer, count, instances in chosen:
         held = np.zeros((count, len(problem.operators)), dtype=np.int64)
         cores, memory = np.full(count, offer.type.cores), np.full(count, offer.type.memory)

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from elastream.errors import InputError
 from elastream.policies.value_cost.greedy import deployed, enduring
-from elastream.policies.value_cost.policy import Centralised, SearchRequest, SearchResult, ValueCost, answered
+from elastream.policies.value_cost.policy import Centralised, SearchRequest, SearchResult, ValueCost, search_result
 from elastream.policies.value_cost.problem import score
 from elastream.units import ROUNDING
 from elastream_papers.search.exhaustive import exhausted
@@ -47,7 +47,9 @@ class Genetic(_Breeding):
 
     def search(self, request: SearchRequest) -> SearchResult:
         """Return the plan bred in this round; the plan in force if no stage is due."""
-        return _bred(request, self.settings) if _due(request) else answered(request, request.situation.deployment)
+        return (
+            _genetic_plan(request, self.settings) if _due(request) else search_result(request, request.situation.deployment)
+        )
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class Hybrid(_Breeding, Centralised):
 
     def search(self, request: SearchRequest) -> SearchResult:
         """Return the genetic search's plan in the first round, Algorithm 4's later."""
-        return super().search(request) if request.round else _bred(request, self.settings)
+        return super().search(request) if request.round else _genetic_plan(request, self.settings)
 
 
 @dataclass(frozen=True)
@@ -85,19 +87,19 @@ class Exhaustive(ValueCost):
         # Above the goal, a release saves nothing before its paid time ends, and the next queue would lease a host again.
         spare = reached > self.throughput + self.tolerance and bool(request.due)
         if not _due(request) or (request.round and reached >= problem.goal.lowest and not spare):
-            return answered(request, now)
+            return search_result(request, now)
         found = exhausted(problem, conditions, seconds=self.seconds, current=now)
         if found.optimal and found.deployment is not None:
-            return answered(request, found.deployment)
+            return search_result(request, found.deployment)
         proven = optimum(problem, conditions, seconds=self.seconds, current=now)
         plan = found.deployment if found.profit >= proven.profit else proven.deployment
         if plan is None:
             none = "reaches" if proven.optimal or found.optimal else "was found in time that reaches"
             said = f"no plan on the hosts that may be leased {none} the relative throughput: the greedy plan is taken"
-            return _with(answered(request, deployed(problem, conditions, now)), said)
+            return _with_remark(search_result(request, deployed(problem, conditions, now)), said)
         gap = max(0.0, proven.bound - max(found.profit, proven.profit))
         said = f"not all plans were searched in {self.seconds:g} s: none has a profit more than {gap:.2g} above this one's"
-        return answered(request, plan) if proven.optimal else _with(answered(request, plan), said)
+        return search_result(request, plan) if proven.optimal else _with_remark(search_result(request, plan), said)
 
 
 def _due(request: SearchRequest) -> bool:
@@ -105,25 +107,25 @@ def _due(request: SearchRequest) -> bool:
     return request.round == 0 or request.alternates or request.resources
 
 
-def _bred(asked: SearchRequest, settings: GeneticSettings) -> SearchResult:
+def _genetic_plan(request: SearchRequest, settings: GeneticSettings) -> SearchResult:
     """Return the plan of a genetic search, from the plan in force if that is near the goal.
 
     As in Algorithm 4, that plan stays within the tolerance, except when a host's paid time ends.
     """
-    problem, conditions, now = asked.situation.problem, asked.situation.conditions, asked.situation.deployment
+    problem, conditions, now = request.situation.problem, request.situation.conditions, request.situation.deployment
     goal, reached = problem.goal, score(problem, now, conditions).mean
-    adapting, least = asked.round > 0 or reached >= goal.lowest - ROUNDING, goal.throughput
-    if asked.round and reached > goal.lowest:
-        if reached < goal.throughput + goal.tolerance and not asked.due:
-            return answered(asked, now)
+    adapting, least = request.round > 0 or reached >= goal.lowest - ROUNDING, goal.throughput
+    if request.round and reached > goal.lowest:
+        if reached < goal.throughput + goal.tolerance and not request.due:
+            return search_result(request, now)
         conditions = enduring(problem, conditions)
         least = min(least, score(problem, now, conditions).mean)
-    settings = replace(settings, seed=settings.seed + asked.round)
+    settings = replace(settings, seed=settings.seed + request.round)
     found = evolved(problem, conditions, settings, current=now, adapting=adapting, least=least)
-    result = answered(asked, now if found.deployment is None else found.deployment)
+    result = search_result(request, now if found.deployment is None else found.deployment)
     cut = f"the search was ended by its {settings.seconds:g} s, after {found.generations} generations"
-    return _with(result, cut) if found.cut else result
+    return _with_remark(result, cut) if found.cut else result
 
 
-def _with(result: SearchResult, remark: str) -> SearchResult:
+def _with_remark(result: SearchResult, remark: str) -> SearchResult:
     return replace(result, remarks=(remark, *result.remarks))

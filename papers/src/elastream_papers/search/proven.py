@@ -21,7 +21,7 @@ from elastream.units import ROUNDING
 from elastream_papers.search.offers import (
     HostOffer,
     Optimum,
-    alike,
+    equal_sizes,
     laid_out,
     numbers_fixed,
     offers,
@@ -63,8 +63,8 @@ class LinearModel:
         self.problem, self.conditions, self.offers, self.allowed, self.fixed = problem, conditions, every, allowed, fixed
         self.least = least * (1 - SLACK)
         self.model: Model = mathopt.Model()
-        self.given: Floats = conditions.queues / conditions.seconds
-        self.given[problem.sources] += conditions.rates[0]
+        self.external: Floats = conditions.queues / conditions.seconds
+        self.external[problem.sources] += conditions.rates[0]
         self.most, self.fewest = self._extreme(max), self._extreme(min)
         costs = [max(options[a].cost for a in rows) for options, rows in zip(problem.options, allowed, strict=True)]
         self.needs: Floats = self.most * costs
@@ -72,7 +72,7 @@ class LinearModel:
         for row in self.choice:
             self.model.add_linear_constraint(sum(row) == 1)
         self.hosts = [self.model.add_integer_variable(lb=0, ub=self._most_hosts(offer)) for offer in every]
-        self.held: dict[tuple[int, int], Variable] = {}
+        self.instances_on: dict[tuple[int, int], Variable] = {}
         self.fits = bool(every) or not (problem.min_hosts or problem.placed.any())
         if every:
             self.model.add_linear_constraint(sum(self.hosts) <= problem.max_hosts)
@@ -111,7 +111,7 @@ class LinearModel:
         for k, (offer, number) in enumerate(zip(self.offers, self.hosts, strict=True)):
             if count := round(values[number]):
                 instances = np.zeros(len(self.problem.operators), dtype=np.int64)
-                for (operator, at), each in self.held.items():
+                for (operator, at), each in self.instances_on.items():
                     if at == k:
                         instances[operator] = round(values[each])
                 chosen.append((offer, count, instances))
@@ -156,7 +156,7 @@ class LinearModel:
                 continue
             for rate, chosen in zip(each, choices, strict=True):
                 model.add_linear_constraint(rate <= chosen)
-            arrives: LinearSum | float = float(self.given[row]) / most
+            arrives: LinearSum | float = float(self.external[row]) / most
             for source in np.flatnonzero(problem.network.weights[row] > 0).tolist():
                 sent = float(problem.network.weights[row, source] * self.most[source]) / most
                 for rate, a in zip(found[source], self.allowed[source], strict=True):
@@ -165,7 +165,7 @@ class LinearModel:
             model.add_linear_constraint(total <= arrives if at_most else total >= arrives)
         return found
 
-    def _worked(self, rates: Sequence[Sequence["Variable"]], row: int) -> "LinearSum | float":
+    def _work_of(self, rates: Sequence[Sequence["Variable"]], row: int) -> "LinearSum | float":
         options, most = self.problem.options[row], float(self.most[row])
         return sum(most * options[a].cost * rate for rate, a in zip(rates[row], self.allowed[row], strict=True))
 
@@ -177,27 +177,27 @@ class LinearModel:
         for row in placed:
             instances, cores = [], []
             for k, offer in enumerate(self.offers):
-                each = self.held[row, k] = model.add_integer_variable(lb=0, ub=self._useful(row, offer))
+                each = self.instances_on[row, k] = model.add_integer_variable(lb=0, ub=self._useful(row, offer))
                 instances.append(each)
                 cores.append(offer.speed * float(problem.per_instance[row]) * each)
-                if not alike(problem, [offer.type]):
+                if not equal_sizes(problem, [offer.type]):
                     model.add_linear_constraint(each <= int(offer.fits[row]) * self.hosts[k])
             number = self.fixed[row]
             model.add_linear_constraint(sum(instances) >= 1 if number is None else sum(instances) == number)
             if self.needs[row] > 0:
-                model.add_linear_constraint(self._worked(taken, row) <= sum(cores))
+                model.add_linear_constraint(self._work_of(taken, row) <= sum(cores))
         for k, offer in enumerate(self.offers if placed else ()):
-            if alike(problem, [offer.type]):
-                here = sum(self.held[row, k] for row in placed)
+            if equal_sizes(problem, [offer.type]):
+                here = sum(self.instances_on[row, k] for row in placed)
                 model.add_linear_constraint(here <= int(offer.fits[placed[0]]) * self.hosts[k])
                 continue
             for need_of, has in ((problem.cores, offer.type.cores), (problem.memory, offer.type.memory)):
                 if (need_of[placed] > 0).any() and math.isfinite(has):
-                    parts = [float(need_of[row] / has) * self.held[row, k] for row in placed]
+                    parts = [float(need_of[row] / has) * self.instances_on[row, k] for row in placed]
                     model.add_linear_constraint(sum(parts) <= (1 + ROUNDING) * self.hosts[k])
-        self._leaves(taken)
+        self._constrain_output(taken)
 
-    def _leaves(self, taken: Sequence[Sequence["Variable"]]) -> None:
+    def _constrain_output(self, taken: Sequence[Sequence["Variable"]]) -> None:
         """Constrain the mean relative output (4.7), relaxed to the convex hull (McCormick's envelope)."""
         rows = [row for row in self.problem.outputs.tolist() if self.most[row] > 0]
         varies = [row for row in rows if self.most[row] - self.fewest[row] > self.most[row] * ROUNDING]
@@ -219,7 +219,7 @@ class LinearModel:
         possible = self._flow(at_most=False)
         rows = [row for row in range(len(self.problem.operators)) if self.needs[row] > 0]
         if rows:
-            work = sum(self._worked(possible, row) for row in rows)
+            work = sum(self._work_of(possible, row) for row in rows)
             cores = [offer.speed * offer.type.cores * number for offer, number in zip(self.offers, self.hosts, strict=True)]
             self.model.add_linear_constraint(sum(cores) >= self.least * work)
 
@@ -293,21 +293,21 @@ class _Proof:
         every = tuple(tuple(range(len(options))) for options in self.problem.options)
         combinations = list(_combinations(self.problem, self.one_by_one)) or [every]
         relaxed = len(combinations) > self.one_by_one
-        parts = [(among, allowed) for among in self._as_slow() for allowed in ([every] if relaxed else combinations)]
-        bound = max(self.profit, self._best_first(parts) if relaxed else self._each(parts))
+        parts = [(among, allowed) for among in self._speed_classes() for allowed in ([every] if relaxed else combinations)]
+        bound = max(self.profit, self._best_first(parts) if relaxed else self._solve_all(parts))
         scored = None if self.best is None else score(self.problem, self.best, self.conditions)
         proven = bound == -math.inf or bound - self.profit <= ENOUGH
         return Optimum(self.best, scored, bound, proven, time.monotonic() - self.began)
 
-    def _each(self, parts: Sequence[Part]) -> float:
-        return max(self._solved(among, allowed, len(parts) - number) for number, (among, allowed) in enumerate(parts))
+    def _solve_all(self, parts: Sequence[Part]) -> float:
+        return max(self._solve_part(among, allowed, len(parts) - number) for number, (among, allowed) in enumerate(parts))
 
     def _best_first(self, parts: Sequence[Part]) -> float:
         """Return the bound of relaxed models by branch and bound on selectivities."""
         left: list[tuple[float, int, Part]] = []
         solved = closed = -math.inf
         for number, part in enumerate(parts):
-            solved = self._solved(*part, 2 * (len(parts) - number))
+            solved = self._solve_part(*part, 2 * (len(parts) - number))
             heapq.heappush(left, (-solved, number, part))
         count = len(parts)
         while left and -left[0][0] > self.profit + ENOUGH and time.monotonic() < self.until:
@@ -316,29 +316,31 @@ class _Proof:
             if not children:  # no relaxation is left: the remaining gap is the solver's own
                 closed = max(closed, -bound)
             for child in children:
-                solved = min(-bound, self._solved(among, child, len(left) + 2))
+                solved = min(-bound, self._solve_part(among, child, len(left) + 2))
                 heapq.heappush(left, (-solved, count, (among, child)))
                 count += 1
         return max(closed, -left[0][0] if left else -math.inf)
 
-    def _as_slow(self) -> list[tuple[HostOffer, ...]]:
+    def _speed_classes(self) -> list[tuple[HostOffer, ...]]:
         """Return the offers; if all hosts wait for the slowest, the faster ones slowed to each speed."""
         if not (self.problem.shared and self.problem.equal):
             return [self.offers]
         speeds = sorted({offer.speed for offer in self.offers})
         return [tuple(replace(each, speed=speed) for each in self.offers if each.speed >= speed) for speed in speeds]
 
-    def _solved(self, among: tuple[HostOffer, ...], allowed: Allowed, left: int) -> float:
+    def _solve_part(self, among: tuple[HostOffer, ...], allowed: Allowed, left: int) -> float:
         """Solve one model, keep its plan if better, return its bound. left: unsolved models."""
         until = time.monotonic() + (self.until - time.monotonic()) / left
         found, bound = self._solve(among, allowed, self.least, until)
         for _ in range(3):
-            if found is None or self._kept(found):
+            if found is None or self._keep_if_better(found):
                 break
             if laid_out(self.problem, found.active, found.chosen) is None:
-                found, _ = self._solve(_told_apart(among, found), allowed, self.least, until)
+                found, _ = self._solve(_with_single_hosts(among, found), allowed, self.least, until)
             else:  # within the slack of the throughput, or of selectivities whose combinations were relaxed
-                found, _ = self._solve(among, _same(self.problem, found.active), self.least + MARGIN, until)
+                found, _ = self._solve(
+                    among, _with_selectivities_of(self.problem, found.active), self.least + MARGIN, until
+                )
         return bound
 
     def _solve(
@@ -347,7 +349,7 @@ class _Proof:
         model = LinearModel(self.problem, self.conditions, among, allowed, least, self.fixed)
         return model.solve(max(0.1, until - time.monotonic()), self.profit)
 
-    def _kept(self, found: Solution) -> bool:
+    def _keep_if_better(self, found: Solution) -> bool:
         """Return True if a solution's plan reaches the throughput; keep the best."""
         plan = laid_out(self.problem, found.active, found.chosen)
         if plan is None:
@@ -388,14 +390,14 @@ def _divided(problem: Problem, allowed: Allowed) -> tuple[Allowed, ...]:
     return tuple((*allowed[:at], half, *allowed[at + 1 :]) for half in halves)
 
 
-def _same(problem: Problem, active: Sequence[int]) -> Allowed:
+def _with_selectivities_of(problem: Problem, active: Sequence[int]) -> Allowed:
     return tuple(
         tuple(row for row, option in enumerate(options) if option.selectivity == options[chosen].selectivity)
         for options, chosen in zip(problem.options, active, strict=True)
     )
 
 
-def _told_apart(every: Sequence[HostOffer], found: Solution) -> tuple[HostOffer, ...]:
+def _with_single_hosts(every: Sequence[HostOffer], found: Solution) -> tuple[HostOffer, ...]:
     """Return the offers with about the chosen number of single hosts."""
     numbers = {id(offer): count for offer, count, _ in found.chosen}
     spare = max(1, (APART - sum(numbers.values())) // len(every))

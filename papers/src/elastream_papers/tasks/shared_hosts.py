@@ -86,7 +86,7 @@ def shared_hosts(
         rows, reached = slices[station.name], 0.0
         for edge in network.inputs_of(station.name):
             there = spread.get(edge.source, np.zeros(link.size))
-            size = _known(settings.record_size(network.graph.by_name[edge.source]))
+            size = _known_or_zero(settings.record_size(network.graph.by_name[edge.source]))
             carried[rows] += size * (1 - there[wire[rows]])
             same = min(1.0, float((there * spread[station.name]).sum()))
             travelled[edge] = settings.message_overhead + settings.latency * (1 - same)
@@ -94,7 +94,7 @@ def shared_hosts(
             longest = settings.message_overhead + settings.latency * (1 - same**several)
             reached = max(reached, arrived.get(edge.source, 0.0) + longest)
         arrived[station.name] = reached
-        size = _known(settings.record_size(station.operator)) * station.selectivity
+        size = _known_or_zero(settings.record_size(station.operator)) * station.selectivity
         for edge in network.live[station.name]:
             if edge.target in spread:
                 carried[rows] += size * network.part_of(edge) * (1 - spread[edge.target][wire[rows]])
@@ -124,5 +124,5 @@ def _links(settings: TaskSettings, pool: SimulatedHosts, hosts: int) -> tuple[In
     return np.array([numbers[region] for region in regions]), np.full(len(numbers), settings.machine_link)
 
 
-def _known(size: float) -> float:
+def _known_or_zero(size: float) -> float:
     return 0.0 if math.isnan(size) else size

@@ -52,20 +52,20 @@ class CloudAssumptions:
     instance: float = assumed(5.0, "s", "an instance starts: VISP's 5 to 10 s; chapter 4 names no time")
 
 
-def host_types(given: CloudAssumptions) -> tuple[HostType, ...]:
+def host_types(assumptions: CloudAssumptions) -> tuple[HostType, ...]:
     """Return the m1 types offered, smallest first, billed by the hour."""
     return tuple(
         HostType(
             name, cores=float(cores), speed=speed, memory=memory * GIB, price=price, billing=Billing(3600.0),
-            start=given.start,
+            start=assumptions.start,
         )
-        for name, (cores, speed, memory, price) in list(PRICES.items())[: max(1, round(given.sizes))]
+        for name, (cores, speed, memory, price) in list(PRICES.items())[: max(1, round(assumptions.sizes))]
     )  # fmt: skip
 
 
-def walk(mean: float, seed: int, given: CloudAssumptions, seconds: float = RUN, every: float = 120.0) -> Pattern:
+def walk(mean: float, seed: int, assumptions: CloudAssumptions, seconds: float = RUN, every: float = 120.0) -> Pattern:
     """Return a load walking within +-50 % of `mean` records/s (thesis, p. 86), reflected at the ends."""
-    draws = np.random.default_rng([seed, 41]).uniform(-given.step, given.step, math.ceil(seconds / every))
+    draws = np.random.default_rng([seed, 41]).uniform(-assumptions.step, assumptions.step, math.ceil(seconds / every))
     # Folding an unbounded walk at both ends is the walk that reflects there.
     place = np.abs(np.mod(np.cumsum(draws) - 0.5, 2.0) - 1.0) - 0.5
     return loads_between(mean * (1 + place), every, seconds)
@@ -93,16 +93,16 @@ class Site:
     settings: Settings
     seed: int
 
-    def plant(self, **given: object) -> SimulatedPlant:
+    def plant(self, **assumptions: object) -> SimulatedPlant:
         return make_plant(
             lay_out(self.graph, chained=False), host_types=self.types, loads=self.loads, seed=self.seed,
-            settings=self.settings, max_hosts=MAX_HOSTS, **given,  # type: ignore[arg-type]
+            settings=self.settings, max_hosts=MAX_HOSTS, **assumptions,  # type: ignore[arg-type]
         )  # fmt: skip
 
 
-def settings_of(given: CloudAssumptions, *, varies: bool, seed: int) -> Settings:
+def settings_of(assumptions: CloudAssumptions, *, varies: bool, seed: int) -> Settings:
     """Return settings of a plant. varies: host speeds walk, and links are as in section 1.3."""
-    fixed = Settings(monitor=MONITOR, travel=Travel.COHORTS, start_cached=given.instance)
+    fixed = Settings(monitor=MONITOR, travel=Travel.COHORTS, start_cached=assumptions.instance)
     if not varies:
         return fixed
     return replace(fixed, speed_trace=SpeedWalk(seed=seed).over(RUN), link_trace=Ec2Links(seed=seed).over(RUN))

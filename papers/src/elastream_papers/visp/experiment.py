@@ -50,7 +50,7 @@ TIMES: Mapping[str, tuple[float, float]] = {"20 to 30": (20, 30), "50 to 60": (5
 class VispCase:
     """A run: pattern, policy of `POLICIES` with units of `minutes` (None: the baseline), seed.
 
-    held: the network delays arrivals, see `held_up`.
+    delayed: the network delays arrivals, see `held_up`.
     """
 
     pattern: str
@@ -58,7 +58,7 @@ class VispCase:
     minutes: int | None
     seed: int
     assumptions: VispAssumptions = field(default_factory=VispAssumptions)
-    held: bool = False
+    delayed: bool = False
 
     @property
     def policy(self) -> Policy:
@@ -148,11 +148,11 @@ def cases(
     assumptions: VispAssumptions | None = None,
     policies: Sequence[str] = POLICIES,
     *,
-    held: bool = False,
+    delayed: bool = False,
 ) -> list[VispCase]:
-    given = assumptions or VispAssumptions()
+    assumptions = assumptions or VispAssumptions()
     return [
-        VispCase(name, policy, minutes, seed, given, held)
+        VispCase(name, policy, minutes, seed, assumptions, delayed)
         for name in names
         for policy in policies
         for minutes in ((None,) if policy == "threshold" else BTUS)
@@ -167,7 +167,7 @@ def make(case: VispCase, *, travel: Travel = Travel.SINGLE) -> SimulatedPlant:
     return make_plant(
         lay_out(manufacturing(assumptions), chained=False),
         host_types=[docker_host(case.minutes or BTUS[0], assumptions)],
-        loads=held_up(emitted, case.seed) if case.held else emitted,
+        loads=held_up(emitted, case.seed) if case.delayed else emitted,
         seed=case.seed,
         settings=replace(simulator_settings(assumptions), travel=travel),
     )

@@ -150,7 +150,7 @@ def summed_up(
     """Return the figures of a run. load: number of machines. slack: factor on Table 2's durations."""
     recording = result.recording
     assert recording.ending is not None
-    begun = {sensor: began(result.directory, sensor) - recording.header.started for sensor in loads}
+    begun = {sensor: load_start(result.directory, sensor) - recording.header.started for sensor in loads}
     took = np.concatenate([
         times_over(
             [batch for batch in recording.batches if batch.segment == query],
@@ -191,7 +191,7 @@ def times_over(batches: Sequence[MicroBatch], load: ArrivalPattern, begun: float
     return np.asarray((ends - begun - dues(load, np.arange(len(ends)))) / level, dtype=np.float64)
 
 
-def began(folder: Path, sensor: str) -> float:
+def load_start(folder: Path, sensor: str) -> float:
     """Return the epoch second at which a sensor's load began, from its checkpoint."""
     checkpoint = RunDirectory(folder).checkpoint(sensor)
     return float(offsets_of(checkpoint, latest_batch(checkpoint, "commits"))[0]["started"])

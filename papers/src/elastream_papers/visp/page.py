@@ -25,9 +25,9 @@ NOTHING: Varied = {}
 
 
 def outcome(
-    runs: Sequence[visp.VispRun], seconds: float, varied: Varied = NOTHING, held: Sequence[visp.VispRun] = ()
+    runs: Sequence[visp.VispRun], seconds: float, varied: Varied = NOTHING, delayed: Sequence[visp.VispRun] = ()
 ) -> Findings:
-    """Return the findings; the bars are of the text's rule. held: runs with network delays."""
+    """Return the findings; the bars are of the text's rule. delayed: runs with network delays."""
     figures = tabulate(runs)
     checks = bars(figures)
     base = bars(tabulate([run for run in runs if run.case.pattern == "stepwise" and run.case.seed in VARIED_SEEDS]))
@@ -41,18 +41,18 @@ def outcome(
         {
             "tables": {pattern: _columns(columns) for pattern, columns in figures.items()},
             "items": {pattern: columns["btu 10"]["items"].mean for pattern, columns in figures.items()},
-            "with network delays": {pattern: _columns(columns) for pattern, columns in tabulate(held).items()},
+            "with network delays": {pattern: _columns(columns) for pattern, columns in tabulate(delayed).items()},
             "sensitivity": turned(base, varied),
         },
         checks,
-        _sections(runs, figures, sensitivity(base, varied), held),
+        _sections(runs, figures, sensitivity(base, varied), delayed),
         seconds,
         paper={
             **{pattern: _columns(printed(pattern)) for pattern in figures},
             "items that its penalties mean": {pattern: implied(pattern) for pattern in figures},
         },
         verdict=by_verdict(checks, missed="Missed", undecided="Undecided"),
-        runs=len(runs) + len(held),
+        runs=len(runs) + len(delayed),
     )
 
 
@@ -61,15 +61,17 @@ def run_visp(options: ExperimentOptions) -> Findings:
 
     sensitivity: also a curve over every assumption, with `BEYOND`.
     """
-    wanted, held = visp.cases(("stepwise",), (1,)), list[visp.VispCase]()
+    wanted, delayed = visp.cases(("stepwise",), (1,)), list[visp.VispCase]()
     if not options.quick:
         wanted = [*visp.cases(policies=visp.JUDGED), *visp.cases(seeds=visp.FEWER_SEEDS, policies=("partial",))]
-        held = visp.cases(("two-level",), visp.FEWER_SEEDS, policies=visp.JUDGED, held=True)
-    given = VispAssumptions()
-    changes = {**variations(given), **{each: scaled(given, *each) for each in BEYOND}} if options.sensitivity else {}
+        delayed = visp.cases(("two-level",), visp.FEWER_SEEDS, policies=visp.JUDGED, delayed=True)
+    assumptions = VispAssumptions()
+    changes = (
+        {**variations(assumptions), **{each: scaled(assumptions, *each) for each in BEYOND}} if options.sensitivity else {}
+    )
     seeds = (1,) if options.quick else VARIED_SEEDS
     # One batch, so that workers are not idle between two variations.
-    batches = [wanted, held, *(visp.cases(("stepwise",), seeds, changed, visp.JUDGED) for changed in changes.values())]
+    batches = [wanted, delayed, *(visp.cases(("stepwise",), seeds, changed, visp.JUDGED) for changed in changes.values())]
     found, seconds = run_all(
         visp.run_case,
         [case for batch in batches for case in batch],
@@ -78,9 +80,9 @@ def run_visp(options: ExperimentOptions) -> Findings:
         warm=lambda case: visp.make(case).advance(MONITORING),
     )
     results = iter(found)
-    runs, delayed, *others = ([next(results) for _ in batch] for batch in batches)
+    runs, delayed_runs, *others = ([next(results) for _ in batch] for batch in batches)
     varied = {change: bars(tabulate(mine)) for change, mine in zip(changes, others, strict=True)}
-    return outcome(runs, seconds, varied, delayed)
+    return outcome(runs, seconds, varied, delayed_runs)
 
 
 def printed(pattern: str) -> dict[str, dict[str, Statistic]]:
@@ -92,9 +94,9 @@ def _sections(
     runs: Sequence[visp.VispRun],
     figures: Figures,
     hanging: Sequence[Block],
-    held: Sequence[visp.VispRun],
+    delayed: Sequence[visp.VispRun],
 ) -> Sections:
-    delays = [delays_table(figures, tabulate(held))] if held else []
+    delays = [delays_table(figures, tabulate(delayed))] if delayed else []
     patterns: dict[str, list[Block]] = {}
     for pattern, columns in figures.items():
         name = TABLES[pattern].name
@@ -125,20 +127,20 @@ def items_table(figures: Figures) -> Table:
     return Table(caption, ("", "here", *(f"paper, {column}" for column in COLUMNS)), tuple(rows))
 
 
-def delays_table(without: Figures, held: Figures) -> Table:
+def delays_table(without: Figures, delayed: Figures) -> Table:
     """Return changes under network delays, mean (σ), by pattern."""
     metrics = (
         "near-real-time compliance", "resource cost", "upscalings", "scaling actions", "objective (Eq. 1)",
         *(f"instances, minutes {name}" for name in visp.TIMES),
     )  # fmt: skip
     rows = []
-    for pattern, columns in held.items():
+    for pattern, columns in delayed.items():
         for metric in metrics:
             rows.append((f"{pattern}: {metric}", *(written(metric, columns[name][metric]) for name in columns)))
             beside = without.get(pattern)
             if beside:
                 rows.append(("   without delays", *(written(metric, beside[name][metric]) for name in columns)))
-    names = next(iter(held.values()))
+    names = next(iter(delayed.values()))
     what = f"Network delays of {HOLD_SECONDS:g} s about every {HOLD_EVERY:g} s that hold all arrivals up (simulated)"
     return Table(what, ("", *names), tuple(rows))
 

@@ -89,11 +89,11 @@ class Nexmark:
 
     def check(self, grouped: type = GroupedData, functions: Any = F) -> None:
         if self.query.python_state and not hasattr(grouped, "transformWithStateInPandas"):
-            raise self._lacking("transformWithState", "4.0")
+            raise self._unsupported("transformWithState", "4.0")
         if self.name == "q19" and "k" not in inspect.signature(functions.min_by).parameters:
-            raise self._lacking("min_by(..., k)", "4.2")
+            raise self._unsupported("min_by(..., k)", "4.2")
 
-    def _lacking(self, what: str, since: str) -> EnvironmentProblem:
+    def _unsupported(self, what: str, since: str) -> EnvironmentProblem:
         has = f"{self.name} needs {what}, which PySpark {pyspark.__version__} lacks"
         return EnvironmentProblem(f"{has}: use {since} or later, or leave the query out")
 

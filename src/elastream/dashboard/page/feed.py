@@ -57,11 +57,11 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class PendingLeases:
     """Leases that wait: their number, the hosts without them, and the cost of all (money/h)."""
 
     leases: int
-    there: int
+    hosts: int
     hourly: float
 
     @property
@@ -104,7 +104,7 @@ class Feed:
         return self._tail.recording.header.max_hosts
 
     @property
-    def held(self) -> "Held | None":
+    def pending_leases(self) -> "PendingLeases | None":
         """Leases that wait for approval, or None."""
         recording = self._tail.recording
         last = recording.decisions[-1].proposals if recording.decisions and self.state.live else ()
@@ -116,10 +116,10 @@ class Feed:
         back = {each.host for each in granted if isinstance(each, CancelDrain)}
         open_ = [each for each in recording.hosts if each.until is None and (each.state not in MOVING or each.host in back)]
         leases = {each.host: each.type for each in open_}
-        came = [each for each in granted if isinstance(each, LeaseHost) and each.host not in leases]
-        there = [*leases.values(), *(types[each.type] for each in came if each.type in types)]
-        kinds = [*there, *(types[each.type] for each in waiting if each.type in types)]
-        return Held(len(waiting), len(there), 3600 * math.fsum(kind.price_rate for kind in kinds))
+        granted_leases = [each for each in granted if isinstance(each, LeaseHost) and each.host not in leases]
+        hosts = [*leases.values(), *(types[each.type] for each in granted_leases if each.type in types)]
+        kinds = [*hosts, *(types[each.type] for each in waiting if each.type in types)]
+        return PendingLeases(len(waiting), len(hosts), 3600 * math.fsum(kind.price_rate for kind in kinds))
 
     @property
     def alternates(self) -> Mapping[str, Sequence[str]]:
@@ -166,7 +166,7 @@ class Feed:
         said = often_said([each for each in recording.decisions if each.time >= begin], queries)
         findings = [(text, share) for text, share in said.items() if share >= OFTEN]
         yield "alarms", rendered("live_alarms.html.j2", alarms=alarms, findings=findings)
-        yield "held", rendered("live_held.html.j2", held=self.held)
+        yield "held", rendered("live_held.html.j2", held=self.pending_leases)
         yield "alternates", rendered("live_alternates.html.j2", alternates=self.alternates if state.live else {})
         yield "flow", rendered("live_flow.html.j2", flow=self._flow(recording))
         yield "timeline", rendered("timeline.html.j2", timeline=timeline(recording, begin, ahead))

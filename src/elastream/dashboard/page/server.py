@@ -273,19 +273,19 @@ class Page:
                     Wish("alternate", BY, operator=operator, alternate=name)
                 )
             case "approve" | "veto" as answer:
-                if (held := feed.held) is None:
+                if (held := feed.pending_leases) is None:
                     raise InputError("nothing waits for approval")
                 if answer == "approve":
                     sentence = f"Let {feed.name} have {held.text}? This ends once it costs no more than its own limit."
                     return sentence, journaled(Wish("approve", BY, hourly=held.hourly))
-                if not held.there:
+                if not held.hosts:
                     raise InputError("no host is there yet: set bounds instead")
                 lock = feed.directory.lock  # requests to an earlier driver do not count
                 since = lock.stat().st_mtime if lock.exists() else 0.0
                 earlier = [each.min_hosts for each in requests.newer() if each.action == "bounds" and each.time >= since]
-                least = min([held.there, *(earlier[-1:] or [0])])
-                return f"Let {feed.name} have at most {counted(held.there, 'host')}?", journaled(
-                    Wish("bounds", BY, min_hosts=least, max_hosts=held.there)
+                least = min([held.hosts, *(earlier[-1:] or [0])])
+                return f"Let {feed.name} have at most {counted(held.hosts, 'host')}?", journaled(
+                    Wish("bounds", BY, min_hosts=least, max_hosts=held.hosts)
                 )
         raise InputError(f"{fields.get('action')!r} is not an action of this page")
 

@@ -137,7 +137,7 @@ def run_case(case: Case) -> dict[str, Any]:
         return {"arm": figures_of(tried(scene, case.arm, policy, lambda _: None), cell, course)}
     comparison = compare(graph, {case.arm: policy}, settings)
     (trial,) = comparison.trials
-    return {"arm": figures_of(trial, cell, course), **_yardsticks(comparison, trial)}
+    return {"arm": figures_of(trial, cell, course), **_baselines(comparison, trial)}
 
 
 def gathered(cells: Sequence[Cell], results: Mapping[Case, Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -213,7 +213,7 @@ def most_hosts(course: Course) -> int:
     return max(2, math.ceil(MOST * course.peak * WORK_S))
 
 
-def _yardsticks(comparison: Comparison, trial: Trial) -> dict[str, Any]:
+def _baselines(comparison: Comparison, trial: Trial) -> dict[str, Any]:
     constant, bound = comparison.peak, comparison.bound
     return {
         "constant": {"hosts": constant.hosts, "cost": constant.cost} if isinstance(constant, Peak) else None,

@@ -170,9 +170,9 @@ class CompositionWork:
     def ends(self) -> Mapping[str, float]:
         """Core-seconds of speed 1 per record of each source and sink. They do not depend on alternates."""
         return {
-            operator.name: self._beside(operator) / self._usual(operator.name, Metric.PROCESSED_RATE)
+            operator.name: self._overhead(operator) / self._batch_mean(operator.name, Metric.PROCESSED_RATE)
             for operator in self._graph.operators
-            if operator.kind in (Kind.SOURCE, Kind.SINK) and self._beside(operator) > 0
+            if operator.kind in (Kind.SOURCE, Kind.SINK) and self._overhead(operator) > 0
         }
 
     @cached_property
@@ -184,13 +184,13 @@ class CompositionWork:
         if self.observation.context.layout.unchained:
             return {}
         working = [each for each in self._graph.operators if each.alternates and not each.waits]
-        return {operator.name: self._beside(operator) for operator in working}
+        return {operator.name: self._overhead(operator) for operator in working}
 
-    def _beside(self, operator: Operator) -> float:
+    def _overhead(self, operator: Operator) -> float:
         """Return the cores that an operator needs beside its alternate, less the rest of its stage; 0 if unknown."""
         layout, composition = self.observation.context.layout, self.observation.composition
         frame = self.observation.operators
-        busy, done = (self._usual(operator.name, each) for each in (Metric.BUSY_CORES, Metric.PROCESSED_RATE))
+        busy, done = (self._batch_mean(operator.name, each) for each in (Metric.BUSY_CORES, Metric.PROCESSED_RATE))
         if not (busy >= 0 and done > 0):
             return 0.0
         volumes = offered_rates(self._graph, {operator.name: done}, self._emitted, composition)
@@ -206,7 +206,7 @@ class CompositionWork:
     def frames(self) -> tuple[Frame, ...]:
         return frames_of_batch(self.observation)
 
-    def _usual(self, operator: str, metric: Metric) -> float:
+    def _batch_mean(self, operator: str, metric: Metric) -> float:
         """Return the mean over a micro-batch; NaN if its end is unknown."""
         values = [frame.value(operator, metric) for frame in self.frames]
         measured = [value for value in values if not math.isnan(value)]

@@ -207,9 +207,9 @@ class Draft:
     def remove_any(self, unit: Unit, why: str, count: int = 1) -> None:
         """Remove instances of `unit` whose hosts the plant does not report."""
         before = self.floating[unit.name]
-        gone = min(count, before)
-        self._float(unit, gone, -1)
-        self.floating[unit.name] = before - gone
+        removed = min(count, before)
+        self._float(unit, removed, -1)
+        self.floating[unit.name] = before - removed
         self._undo.append(lambda: self.floating.__setitem__(unit.name, before))
         self._set(unit, self.instances[unit.name] - count, why)
 

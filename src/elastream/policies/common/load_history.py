@@ -32,14 +32,14 @@ class Lulls:
     Attributes:
         needs: (last time, cores) of each need that none has reached since, oldest first; cores decrease.
         lulls: (time of its end, seconds) of each lull.
-        came: For each of the newest hosts, True if its need had passed when it came and records were late.
+        unneeded: For each of the newest hosts, True if its need had passed when it came and records were late.
         late: Time when records were last late. Forecast lateness does not count: few records may be late once a burst is
             over.
     """
 
     needs: tuple[tuple[float, float], ...] = ()
     lulls: tuple[tuple[float, float], ...] = ()
-    came: tuple[bool, ...] = ()
+    unneeded: tuple[bool, ...] = ()
     late: float = -math.inf
 
     def after(self, observation: Observation, cores: float, settle: float) -> "Lulls":
@@ -53,7 +53,7 @@ class Lulls:
         needs = [each for each in self.needs if now - each[0] <= MEMORY_S]
         last = next((time for time, highest in reversed(needs) if highest >= LIKE * cores), now)
         before = max((time for time, _ in self.needs), default=now)
-        came = [late >= request and self._passed(request, cores) for request in _arrived(observation, before)]
+        unneeded = [late >= request and self._need_has_fallen(request, cores) for request in _arrived(observation, before)]
         while needs and needs[-1][1] <= cores:
             needs.pop()
         if needs and cores >= LIKE * needs[-1][1]:
@@ -62,9 +62,9 @@ class Lulls:
             needs.append((now, cores))
         lulls = [each for each in self.lulls if now - each[0] <= MEMORY_S]
         lulls += [(now, now - last)] if now - last > settle else []
-        return Lulls(tuple(needs), tuple(lulls), (*self.came, *came)[-JUDGED:], late)
+        return Lulls(tuple(needs), tuple(lulls), (*self.unneeded, *unneeded)[-JUDGED:], late)
 
-    def _passed(self, request: float, cores: float) -> bool:
+    def _need_has_fallen(self, request: float, cores: float) -> bool:
         """Return True if the need has fallen to `cores` since hosts were requested."""
         return cores < LIKE * max((highest for time, highest in self.needs if time >= request), default=0.0)
 
@@ -74,7 +74,7 @@ class Lulls:
         starting = [observation.leases[host].since for host in observation.coming if host not in observation.waiting]
         recent = (*starting, *_arrived(observation, now - settle))
         since = [now - request for request in recent if self.late >= request]
-        too_late = sum(self.came) > TOO_LATE * len(self.came)
+        too_late = sum(self.unneeded) > TOO_LATE * len(self.unneeded)
         return max((settle, *since, *(MARGIN * seconds for _, seconds in self.lulls if too_late)))
 
 
@@ -107,9 +107,9 @@ class LinearFit:
     def through(cls, rates: Sequence[float], busy: Sequence[float]) -> "LinearFit":
         count = len(rates)
         mean, mean_busy = sum(rates) / count, sum(busy) / count
-        apart = [rate - mean for rate in rates]
-        spread = sum([each * each for each in apart])
-        slope = sum([each * (cores - mean_busy) for each, cores in zip(apart, busy, strict=True)]) / spread
+        deviations = [rate - mean for rate in rates]
+        spread = sum([each * each for each in deviations])
+        slope = sum([each * (cores - mean_busy) for each, cores in zip(deviations, busy, strict=True)]) / spread
         intercept = mean_busy - slope * mean
         rest = [cores - intercept - slope * rate for rate, cores in zip(rates, busy, strict=True)]
         deviation = math.sqrt(sum([each * each for each in rest]) / (count - 2))
@@ -235,7 +235,7 @@ class LoadHistory:
         if before is not None:
             first = int(before.samples[0].searchsorted(observation.time - keep))
             samples = np.concatenate([before.samples[:, first:], samples], axis=1)
-            after = before._with(
+            after = before._replaced(
                 samples=samples, began=began, last_drain=last_drain, last_batches=last_batches, ended=ended, late=late,
                 queries=queries, record=record,
             )  # fmt: skip
@@ -255,7 +255,7 @@ class LoadHistory:
             record=record,
         )
 
-    def _with(self, **changes: object) -> "LoadHistory":
+    def _replaced(self, **changes: object) -> "LoadHistory":
         # Several copies a round by `dataclasses.replace` would take most of its time.
         copy = object.__new__(LoadHistory)
         vars(copy).update(vars(self), **changes)
@@ -296,7 +296,7 @@ class LoadHistory:
         """Return this history with a need; drop those older than `settle` seconds."""
         recent = tuple(each for each in self.needs if each[0] >= time - settle and len(each[1]) == len(cores))
         needs = (*recent, (time, cores))
-        return self._with(needs=needs)
+        return self._replaced(needs=needs)
 
     def insufficient(self, time: float, rate: float) -> float:
         """Return the cores that lately did not suffice for a similar rate; 0 if there are none."""
@@ -305,10 +305,10 @@ class LoadHistory:
 
     def with_surprise(self, time: float, forecast: Forecast, horizon: float, pace: float) -> "LoadHistory":
         surprises = self.surprises.after(time, forecast.level, forecast.expected, horizon, pace)
-        return self._with(surprises=surprises)
+        return self._replaced(surprises=surprises)
 
     def with_bounds(self, bounds: tuple[float, ...]) -> "LoadHistory":
-        return self if bounds == self.partition_bounds else self._with(partition_bounds=bounds)
+        return self if bounds == self.partition_bounds else self._replaced(partition_bounds=bounds)
 
     @property
     def highest(self) -> Floats:

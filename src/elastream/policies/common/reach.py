@@ -106,7 +106,7 @@ def _work(observation: Observation) -> Mapping[str, float]:
 
 
 def within_reach(
-    observation: Observation, need: float, there: float, base: float, load: SizingInputs, history: LoadHistory
+    observation: Observation, need: float, available: float, base: float, load: SizingInputs, history: LoadHistory
 ) -> tuple[float, LoadHistory, str]:
     """Limit `need` to what state partitions can keep busy, if they cannot process the rate.
 
@@ -122,7 +122,7 @@ def within_reach(
         history = history.with_bounds(bounds)
     if rounds_beyond := history.rounds_beyond:
         history = replace(history, rounds_beyond=0)
-    if not need > there or (bound := reach(observation, measured=False)) is None:
+    if not need > available or (bound := reach(observation, measured=False)) is None:
         return need, history, ""
     if heavy is not None and len(history.partition_bounds) == ROUNDS and max(history.partition_bounds) < bound.cores:
         bound = replace(heavy, cores=max(history.partition_bounds))

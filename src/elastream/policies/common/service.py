@@ -83,9 +83,9 @@ class Service:
         ended = {} if before is None else before.ended
         starts = {} if before is None else {name: end - seconds for name, (end, seconds) in before.last_batches.items()}
         changed = observation.time - observation.since_change + SETTLING_S
-        if before is not None and _about(capacity) != self.capacity:
+        if before is not None and _rounded(capacity) != self.capacity:
             changed = max(changed, float(before.times[-1]))  # a host left
-        return replace(self, capacity=_about(capacity)).with_batches(
+        return replace(self, capacity=_rounded(capacity)).with_batches(
             observation.batches, ended, starts, compared, 1.0, changed, now.version
         )
 
@@ -121,7 +121,7 @@ class Service:
             if not capacity > 0 or not (math.isnan(each.version) or each.version == version):
                 continue
             if each.start >= changed and each.seconds > 0 and each.records * work > 0:
-                shown.append((each.seconds, each.records * work / capacity, _about(capacity), each.start))
+                shown.append((each.seconds, each.records * work / capacity, _rounded(capacity), each.start))
         return replace(self, shown=_of_all_sizes(shown), waits=tuple(waits[-RECENT:]), shortest=shortest)
 
     def needs(self, target: float, limit: float | None, least: float = 0.0, margin: float = MARGIN) -> Floats:
@@ -152,9 +152,9 @@ class Service:
         """Return batches on the newest hosts, then all: the fixed part of a batch depends on the hosts."""
         every = np.array(self.shown).reshape(-1, 4)
         late = every[every[:, 3] >= every[-1:, 3] - FORGOTTEN_S]
-        every = late if _tells(late) else every
+        every = late if _is_conclusive(late) else every
         newest = every[every[:, 2] == every[-1:, 2]]
-        groups = [newest, every] if _tells(newest) else [every]  # a few may be from a round in which hosts changed
+        groups = [newest, every] if _is_conclusive(newest) else [every]  # a few may be from a round in which hosts changed
         return [each for each in groups if len(each) >= LEAST_COUNTED]
 
     def _lines(self, groups: Sequence[Floats], least: float) -> Iterator[tuple[Floats, BatchLine]]:
@@ -200,11 +200,11 @@ def planned_seconds(fixed: float, target: float, limit: float | None) -> float:
     return fixed + (fixed if fixed > limit else max(limit - fixed, limit / 2))
 
 
-def _tells(batches: Floats) -> bool:
+def _is_conclusive(batches: Floats) -> bool:
     return bool(np.count_nonzero(batches[:, 0] >= LOADED_S) >= LEAST_COUNTED)
 
 
-def _about(cores: float) -> float:
+def _rounded(cores: float) -> float:
     return float(f"{cores:.2g}")  # measured speeds vary
 
 

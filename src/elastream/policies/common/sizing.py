@@ -208,8 +208,8 @@ class SizingInputs:
             if not all(now - before > GROWTH * arrive * self.pace for now, before in pairwise(waiting)):
                 continue
             if waiting[0] > 2 * self._batch(name) * arrive:
-                came = math.fsum(frame.value(name, Metric.ARRIVAL_RATE) for frame in frames[:ROUNDS])
-                done = float(np.fmin(done, (came - (waiting[0] - waiting[-1]) / self.pace) / ROUNDS))
+                arrived = math.fsum(frame.value(name, Metric.ARRIVAL_RATE) for frame in frames[:ROUNDS])
+                done = float(np.fmin(done, (arrived - (waiting[0] - waiting[-1]) / self.pace) / ROUNDS))
             if arrive > (1 + GROWTH) * done:
                 ratio = max(ratio, arrive / done if done > 0 else MOST_GROWTH)
         return min(ratio, MOST_GROWTH)

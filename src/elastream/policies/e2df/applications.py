@@ -56,33 +56,33 @@ def propose(rules: OperatorRules, snapshot: Snapshot, owner: Integers, withheld:
     """
     instances, operators = snapshot.instances, snapshot.operators
     count = np.bincount(instances.operator, minlength=len(operators.names))
-    there = np.flatnonzero(count)
+    present = np.flatnonzero(count)
     used = instances.utilisation
     order = np.lexsort((np.where(np.isnan(used), -1.0, used), instances.operator))
-    last = np.cumsum(count[there]) - 1
+    last = np.cumsum(count[present]) - 1
     top = order[last]
     second = order[np.maximum(last - 1, 0)]
-    total = np.bincount(instances.operator, used, minlength=len(operators.names))[there]
-    n = count[there]
+    total = np.bincount(instances.operator, used, minlength=len(operators.names))[present]
+    n = count[present]
     grows = instances.above(rules.scale_out)[top]
     with np.errstate(divide="ignore", invalid="ignore"):
         shrinks = ~grows & (n > 1) & (total / (n - 1) < rules.scale_in * rules.scale_out)
 
-    host = _least_used(snapshot, there[grows], instances.host[top[grows]], owner, withheld)
+    host = _least_used(snapshot, present[grows], instances.host[top[grows]], owner, withheld)
     placed = (host >= 0) | (instances.host[top[grows]] < 0)
     out = np.flatnonzero(grows)[placed]
-    gone = np.flatnonzero(shrinks)
-    pick = _chance(operators.identity[there[gone]], rules.seed, snapshot.time) % np.uint64(2)
-    leaving = np.where(pick == 0, top[gone], second[gone])
-    both = np.concatenate([out, gone])
+    shrinking = np.flatnonzero(shrinks)
+    pick = _chance(operators.identity[present[shrinking]], rules.seed, snapshot.time) % np.uint64(2)
+    leaving = np.where(pick == 0, top[shrinking], second[shrinking])
+    both = np.concatenate([out, shrinking])
     return Proposals(
-        there[both],
-        np.repeat(np.array([1, -1]), [len(out), len(gone)]),
-        n[both] + np.repeat(np.array([1, -1]), [len(out), len(gone)]),
-        np.concatenate([host[placed], np.full(len(gone), ANYWHERE)]),
+        present[both],
+        np.repeat(np.array([1, -1]), [len(out), len(shrinking)]),
+        n[both] + np.repeat(np.array([1, -1]), [len(out), len(shrinking)]),
+        np.concatenate([host[placed], np.full(len(shrinking), ANYWHERE)]),
         np.concatenate([np.full(len(out), -1), leaving]),
         used[top[both]],
-        there[grows][~placed],
+        present[grows][~placed],
     )
 
 
@@ -204,8 +204,8 @@ def grant(snapshot: Snapshot, proposals: Proposals, tokens: Floats) -> Grants:
     late = ranks(proposals.host[asks]) >= snapshot.free[proposals.host[asks]]
     refusals[asks[late]] = Refusal.TAKEN
     alive = order[refusals[order] == Refusal.GRANTED]
-    dear = ranks(application[alive]) >= np.floor(tokens[application[alive]] + ROUNDING)
-    refusals[alive[dear]] = Refusal.TOKENS
+    over_tokens = ranks(application[alive]) >= np.floor(tokens[application[alive]] + ROUNDING)
+    refusals[alive[over_tokens]] = Refusal.TOKENS
     return Grants(proposals, refusals)
 
 

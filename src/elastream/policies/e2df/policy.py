@@ -65,8 +65,8 @@ class InstanceActions:
         instances = self.snapshot.instances
         if self._scalable(operator):
             placed = instances.host[instance] >= 0
-            gone = (TaskId(operator, int(instances.index[instance])),) if placed else ()
-            return [SetParallelism(operator, count, without=gone, why=why)]
+            removed = (TaskId(operator, int(instances.index[instance])),) if placed else ()
+            return [SetParallelism(operator, count, without=removed, why=why)]
         by_host = self._tasks_by_host(operator)
         most = max(self._load(each, len(tasks)) for each, tasks in by_host.items())
         moves: list[Action] = []
@@ -339,7 +339,7 @@ class E2df(Policy):
         if state is None or not own:
             # Without a host manager here, the application may use every host.
             state = self._begin(observation, snapshot, rules, state)
-        if own and (wanting := self._wanting(observation, snapshot)):
+        if own and (wanting := self._unscalable_full(observation, snapshot)):
             # An operator can use a free slot only on a host without its tasks. So lease one more host, and release none.
             free = int(np.bincount(snapshot.hosts.region, np.maximum(snapshot.spare, 0)).max(initial=0))
             scaling = InstanceActions(observation, snapshot)
@@ -365,7 +365,7 @@ class E2df(Policy):
         unknown = tuple(lacking(observation, snapshot))
         return replace(messages, actions=tuple(actions), memory=replace(memory, state=state), unknown=unknown)
 
-    def _wanting(self, observation: Observation, snapshot: Snapshot) -> list[str]:
+    def _unscalable_full(self, observation: Observation, snapshot: Snapshot) -> list[str]:
         instances, names = snapshot.instances, snapshot.operators.names
         full = np.unique(instances.operator[instances.above(self.scale_out)]).tolist()
         return [names[row] for row in full if names[row] not in observation.context.scalable]

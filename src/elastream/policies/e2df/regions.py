@@ -157,7 +157,7 @@ def _by_region(snapshot: Snapshot, mask: Booleans) -> dict[int, tuple[str, ...]]
     return {region: tuple(hosts) for region, hosts in names.items()}
 
 
-def hear(region: Region, order: RegionOrder, now: float) -> tuple[Region, tuple[tuple[str, str], ...], tuple[str, ...]]:
+def receive(region: Region, order: RegionOrder, now: float) -> tuple[Region, tuple[tuple[str, str], ...], tuple[str, ...]]:
     """Return the region after an order, hosts to lease as (name, type), and hosts to release. Old orders change nothing."""
     if order.term <= region.term:
         return region, (), ()

@@ -184,7 +184,7 @@ def _infrastructure_round(
     leased = dict(zip(snapshot.hosts.names, snapshot.hosts.up.tolist(), strict=True))
     smallest = regions.smallest(types.values())
     region_states, reports = regions.reports(rules.regions, state.regions, snapshot, survey, leased, smallest)
-    states, claims = _claims(rules, state.applications, snapshot, _spare(snapshot, owner, withheld))
+    states, claims = _claims(rules, state.applications, snapshot, _spare_slots(snapshot, owner, withheld))
     manager, sent = decide(rules.infrastructure, state.infrastructure, now, [*reports, *claims])
     by_region = {region.name: number for number, region in enumerate(region_states)}
     by_application = {application.name: number for number, application in enumerate(states)}
@@ -198,11 +198,11 @@ def _infrastructure_round(
         for message in messages:
             if isinstance(message, View):
                 number = by_application[message.application]
-                states[number] = holder.hear(states[number], message)
+                states[number] = holder.receive(states[number], message)
                 viewed.append(number)
                 continue
             number = by_region[message.region]
-            region_states[number], more, less = regions.hear(region_states[number], message, now)
+            region_states[number], more, less = regions.receive(region_states[number], message, now)
             lease.extend(more)
             release.extend(less)
             refused_releases.extend(message.kept)
@@ -222,7 +222,7 @@ def _infrastructure_round(
     return Hierarchy(tuple(states), tuple(region_states), manager), plan
 
 
-def _spare(snapshot: Snapshot, owner: Integers, withheld: Booleans) -> dict[str, tuple[tuple[str, int], ...]]:
+def _spare_slots(snapshot: Snapshot, owner: Integers, withheld: Booleans) -> dict[str, tuple[tuple[str, int], ...]]:
     mine = np.flatnonzero((owner >= 0) & ~withheld)
     group, at = np.unique(owner[mine] * len(snapshot.regions) + snapshot.hosts.region[mine], return_inverse=True)
     slots = np.bincount(at, snapshot.spare[mine], minlength=len(group)).astype(np.int64)

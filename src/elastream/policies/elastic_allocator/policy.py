@@ -233,7 +233,7 @@ def _search(
     tasks, hosts = wants.shape[0], sizes.shape[0]
     tried, rest = _match(wants, load, sizes, place, most, trials, utilise, scored)
     tried += _improve(wants, load, sizes, place, most, trials - tried, utilise, scored)
-    best = _worth(load, sizes, most, utilise, scored)
+    best = _objective(load, sizes, most, utilise, scored)
     at, tried_load = place.copy(), load.copy()
     draw, idle = 12345, 0
     while idle < PATIENCE * tasks and tried + 2 * (hosts + tasks) * tasks <= trials:
@@ -248,7 +248,7 @@ def _search(
                 at[i] = h
         tried += _improve(wants, tried_load, sizes, at, most, trials - tried, utilise, scored)
         idle += 1
-        worth = _worth(tried_load, sizes, most, utilise, scored)
+        worth = _objective(tried_load, sizes, most, utilise, scored)
         if worth < best - ROUNDING:
             best, idle = worth, 0
             place[:] = at
@@ -268,7 +268,7 @@ def _fits(want: Floats, load: Floats, size: Floats, most: float) -> bool:
 
 
 @njit(cache=True)
-def _worth(load: Floats, sizes: Floats, most: float, utilise: bool, scored: int) -> float:
+def _objective(load: Floats, sizes: Floats, most: float, utilise: bool, scored: int) -> float:
     """Return the objective, lexicographic: overload, negative utilisation, n sum(u^2) - (sum u)^2."""
     worth = used = 0.0
     hosts, kinds = sizes.shape
@@ -311,10 +311,10 @@ def _shifted(
     hosts = sizes.shape[0]
     for k in range(scored):
         less, more = moved[k] / sizes[a, k], moved[k] / sizes[b, k]
-        here, there = load[a, k] / sizes[a, k], load[b, k] / sizes[b, k]
+        load_a, load_b = load[a, k] / sizes[a, k], load[b, k] / sizes[b, k]
         shift = more - less
-        change += hosts * (more * (2 * there + more) - less * (2 * here - less)) - shift * (2 * totals[k] + shift)
-        used += min(1.0, there + more) - min(1.0, there) + min(1.0, here - less) - min(1.0, here)
+        change += hosts * (more * (2 * load_b + more) - less * (2 * load_a - less)) - shift * (2 * totals[k] + shift)
+        used += min(1.0, load_b + more) - min(1.0, load_b) + min(1.0, load_a - less) - min(1.0, load_a)
     return change - BY_USE * used if utilise and abs(used) > ROUNDING else change
 
 
@@ -507,8 +507,8 @@ def sent_by(exchange: Exchange, tasks: int) -> Floats:
     """Return bytes/s that each task sends and receives, 0 if unknown."""
     total = np.zeros(tasks)
     for side in (exchange.source, exchange.target):
-        there = side >= 0
-        total += np.bincount(side[there], exchange.rate[there], tasks)
+        on_host = side >= 0
+        total += np.bincount(side[on_host], exchange.rate[on_host], tasks)
     return total
 
 

@@ -274,11 +274,11 @@ def _error(method: Method, past: Floats, cut: int, origins: Sequence[int], steps
         return math.nan
     errors = []
     for origin in origins:
-        came = past[origin : origin + steps]
+        actual = past[origin : origin + steps]
         forecast = _forward(fitted, past[:origin], steps)
         if forecast is None:
             return math.nan
-        errors.append(float(np.abs(np.clip(forecast[0][: came.size], 0.0, WILD * past.max()) - came).mean()))
+        errors.append(float(np.abs(np.clip(forecast[0][: actual.size], 0.0, WILD * past.max()) - actual).mean()))
     return float(np.mean(errors))
 
 

@@ -85,20 +85,20 @@ def tidied(problem: Problem, stages: Sequence[PlannedStage]) -> tuple[PlannedSta
 def due(schedule: StagedPlan, now: float, pace: float) -> Deployment:
     """Return the deployment due now, with hosts of later stages that must be leased now."""
     stages = [stage for stage in schedule.stages if stage.time <= now + pace / 2] or [schedule.stages[0]]
-    there = stages[-1].deployment
-    names = {host.name for host in there.hosts}
+    current = stages[-1].deployment
+    names = {host.name for host in current.hosts}
     early: list[Host] = []
     for stage in schedule.stages[len(stages) :]:
         for host in stage.deployment.hosts:
             if host.name not in names and host.since < now + pace:
                 names.add(host.name)
                 early.append(host)
-    hosts = (*there.hosts, *early)
-    empty = np.zeros((len(early), there.instances.shape[1]), dtype=np.int64)
+    hosts = (*current.hosts, *early)
+    empty = np.zeros((len(early), current.instances.shape[1]), dtype=np.int64)
     return Deployment(
-        there.active,
+        current.active,
         tuple(replace(host, name="") if host.name.startswith(PLANNED) else host for host in hosts),
-        np.concatenate([there.instances, empty]),
+        np.concatenate([current.instances, empty]),
     )
 
 
@@ -370,11 +370,11 @@ class Choices:
         now = self.assembly.conditions.time
         if self.problem.shared:
             stay = {id(host) for host in fewer.hosts}
-            gone = [host for host in self.assembly.hosts if id(host) not in stay]
+            freed = [host for host in self.assembly.hosts if id(host) not in stay]
         else:
             occupied = self.assembly.instances.sum(axis=1) > 0
-            gone = [fewer.hosts[row] for row in np.flatnonzero(occupied & (fewer.instances.sum(axis=1) == 0)).tolist()]
-        return math.fsum(money_for(host, now, self.end) for host in gone)
+            freed = [fewer.hosts[row] for row in np.flatnonzero(occupied & (fewer.instances.sum(axis=1) == 0)).tolist()]
+        return math.fsum(money_for(host, now, self.end) for host in freed)
 
 
 def money_for(host: Host, now: float, until: float) -> float:
@@ -418,7 +418,7 @@ def look_ahead(
         fewer = vacated(first, problem.goal.throughput, [row for row, host in enumerate(first.hosts) if host.name in names])
         if len(fewer.hosts) == len(first.hosts):
             continue
-        why = (*schedule.stages[0].why, *_gone(first, fewer))
+        why = (*schedule.stages[0].why, *_release_reasons(first, fewer))
         without = _Search(problem, fewer.deployment(), conditions, hold, why).schedule()
         holds = _short(without, problem.goal) <= _short(schedule, problem.goal)
         if holds and without.worth > schedule.worth + ROUNDING:
@@ -608,6 +608,6 @@ def _later(conditions: Conditions, instants: int, queues: Floats, since: float) 
     )
 
 
-def _gone(before: Assembly, after: Assembly) -> tuple[str, ...]:
+def _release_reasons(before: Assembly, after: Assembly) -> tuple[str, ...]:
     left = {host.name for host in after.hosts}
     return tuple(f"{host.name} is not needed when its paid time ends" for host in before.hosts if host.name not in left)

@@ -42,7 +42,7 @@ from elastream.policies.look_ahead.planner import (
     same,
 )
 from elastream.policies.value_cost.greedy import adapted, deployed
-from elastream.policies.value_cost.policy import SearchRequest, SearchResult, ValueCost, answered, loss, missed
+from elastream.policies.value_cost.policy import SearchRequest, SearchResult, ValueCost, loss, missed, search_result
 from elastream.policies.value_cost.problem import Conditions, Deployment, Problem, score
 from elastream.units import format_duration
 
@@ -133,7 +133,7 @@ class LookAhead(ValueCost):
         done = own.done.after(
             request.situation.problem, request.observation.time, self.horizon, request.situation.deployment, deployment
         )
-        result = answered(request, deployment, replace(own, done=done, enacted=deployment))
+        result = search_result(request, deployment, replace(own, done=done, enacted=deployment))
         if why:  # present figures say little about a plan for later
             result = replace(
                 result, why=why, remarks=loss(request.situation.problem, deployment, conditions) if request.priced else ()
@@ -180,16 +180,16 @@ def _outdated(policy: LookAhead, own: ForecastMemory, now: float) -> bool:
 def _off(series: TimeSeries, outlook: Outlook | None, ahead: Ahead, step: int, tolerance: float) -> bool:
     if outlook is None:
         return False
-    came = series.at(ahead.start + (step + 0.5) * ahead.seconds)
+    actual = series.at(ahead.start + (step + 0.5) * ahead.seconds)
     low, _, high = outlook.quantiles[:, step].tolist()
-    return bool(came < low * (1 - tolerance) or came > high * (1 + tolerance))
+    return bool(actual < low * (1 - tolerance) or actual > high * (1 + tolerance))
 
 
 def _expected(own: ForecastMemory, now: float) -> Mapping[SeriesOf, Floats]:
     assert own.ahead is not None
-    passed = max(0.0, (now - own.ahead.start) / own.ahead.seconds)
-    first = math.floor(passed + TIME_TOLERANCE_S)
-    part = passed - first if passed - first > TIME_TOLERANCE_S else 0.0
+    elapsed = max(0.0, (now - own.ahead.start) / own.ahead.seconds)
+    first = math.floor(elapsed + TIME_TOLERANCE_S)
+    part = elapsed - first if elapsed - first > TIME_TOLERANCE_S else 0.0
     rest = {}
     for subject, outlook in own.outlooks.items():
         left = outlook.mean[first:]
@@ -268,8 +268,8 @@ class Plasticc(LookAhead):
         conditions = replace(conditions, seconds=self.step, steady=False)
         schedule = look_ahead(problem, request.situation.deployment, conditions, ending=request.due, hold=self.hold)
         plan = changes(problem, schedule)
-        gone = retracted(own.planned, plan, now + request.pace / 2, self.step)
-        own = replace(own, schedule=schedule, planned=plan, options=_names(problem), retracted=own.retracted + gone)
+        withdrawn = retracted(own.planned, plan, now + request.pace / 2, self.step)
+        own = replace(own, schedule=schedule, planned=plan, options=_names(problem), retracted=own.retracted + withdrawn)
         remarks += _missed(problem, schedule, conditions)
         if plan:
             first, last = plan[0], format_duration(plan[-1].time - now)

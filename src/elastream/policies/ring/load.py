@@ -267,8 +267,8 @@ class RingLoad:
     def uncertainty(self, host: str) -> float:
         """Return the relative standard error of the work of the partitions on `host`; 0 if unknown."""
         tasks, names = self.observation.tasks, self.observation.hosts.ids
-        there = tasks.host == (names.index(host) if host in names else -1)
-        busy, error = (tasks.column(each)[there] for each in (Metric.BUSY_CORES, Metric.BUSY_CORES_ERROR))
+        on_host = tasks.host == (names.index(host) if host in names else -1)
+        busy, error = (tasks.column(each)[on_host] for each in (Metric.BUSY_CORES, Metric.BUSY_CORES_ERROR))
         measured = ~(np.isnan(busy) | np.isnan(error))
         work = float(busy[measured].sum())
         return float(error[measured].sum()) / work if work > 0 else 0.0

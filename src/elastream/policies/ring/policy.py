@@ -176,9 +176,9 @@ class Round:
         moving = any(task.operator in self.rings for task in self.observation.moving)
         moving = moving or any(not self.observation.follows(name, ring) for name, ring in self.rings.items())
         changed = now if moving or (self.before is not None and hosts != before.hosts) else before.changed
-        return RingMemory(now, high, low, changed, hosts, self._other(before, changed))
+        return RingMemory(now, high, low, changed, hosts, self._other_load(before, changed))
 
-    def _other(self, before: RingMemory, changed: float) -> Mapping[str, float]:
+    def _other_load(self, before: RingMemory, changed: float) -> Mapping[str, float]:
         """Return the busy cores of hosts beside state: a moving mean."""
         # Uncertain measurements count less, such as at the start of a skew.
         measured = {host: cores for host, cores in before.other.items() if host in self.load.other}
@@ -241,7 +241,7 @@ class Round:
             elif overloaded:
                 beside = overloaded.pop(0)
             else:
-                beside = self._fullest(lead, rings[lead], host, self._parted(rings[lead], host))
+                beside = self._fullest(lead, rings[lead], host, self._separated_zones(rings[lead], host))
             for name, ring in rings.items():
                 if host not in ring:
                     neighbour = beside if beside in ring else self._fullest(name, ring, host)
@@ -263,7 +263,7 @@ class Round:
         alike = {host: min(self._alike(ring, host, joins)) for host, level in full.items() if level >= least}
         return max(alike, key=lambda host: (-alike[host], full[host]))
 
-    def _parted(self, ring: Ring, joins: str) -> list[str]:
+    def _separated_zones(self, ring: Ring, joins: str) -> list[str]:
         """Return the hosts before which `joins` would separate equal zones."""
         zones = {host: self.observation.leases[host].zone for host in (*ring.nodes, joins)}
         return [h for h in ring.nodes if ring.before(h) != h and zones[ring.before(h)] == zones[h] != zones[joins]]

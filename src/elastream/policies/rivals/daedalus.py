@@ -103,9 +103,9 @@ def with_samples(before: Knowledge, group: Group) -> Knowledge:
     count, mean_x, mean_y, var_x, cov_xy = before.sums
     for x, y in zip(group.busy[warm], group.processed[warm] / group.count, strict=True):
         if not math.isnan(x + y):
-            count, apart = count + 1, x - mean_x
-            mean_x, mean_y = mean_x + apart / count, mean_y + (y - mean_y) / count
-            var_x, cov_xy = var_x + apart * (x - mean_x), cov_xy + apart * (y - mean_y)
+            count, deviation = count + 1, x - mean_x
+            mean_x, mean_y = mean_x + deviation / count, mean_y + (y - mean_y) / count
+            var_x, cov_xy = var_x + deviation * (x - mean_x), cov_xy + deviation * (y - mean_y)
     capacities = dict(before.capacities)
     if count and mean_x > 0:
         slope = cov_xy / var_x if var_x > 0 else 0.0

@@ -57,13 +57,13 @@ class Databricks(ChainedRival):
     def target(self, group: Group, memory: object, observation: Observation) -> Target:
         now, slots = observation.time, sum(observation.leases[host].type.width for host in observation.usable)
         queued = max(0, widest(observation) - slots) / 2 * min(1.0, group.load)
-        tasks, width, there = group.load * slots + queued, slots / group.count, group.count + group.coming
+        tasks, width, host_count = group.load * slots + queued, slots / group.count, group.count + group.coming
         before = memory if isinstance(memory, Usage) else Usage(now)
         usage = Usage(before.since, (*(each for each in before.tasks if each[0] > now - self.scale_down), (now, tasks)))
         why = f"{group.load:.0%} of {slots} slots are busy, and {queued:.3g} tasks wait"
         if queued and tasks > slots:
-            return Target(max(there, math.ceil(tasks / width - ROUNDING)), usage, why)
+            return Target(max(host_count, math.ceil(tasks / width - ROUNDING)), usage, why)
         fewer = math.ceil(max(number for _, number in usage.tasks) / (self.utilisation * width) - ROUNDING)
         if now - usage.since < self.scale_down:
-            return Target(there, usage)
-        return Target(min(there, max(1, fewer)), usage, why)
+            return Target(host_count, usage)
+        return Target(min(host_count, max(1, fewer)), usage, why)

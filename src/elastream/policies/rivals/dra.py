@@ -45,23 +45,23 @@ class Dra(ChainedRival):
         return fixed_tasks(observation)
 
     def target(self, group: Group, memory: object, observation: Observation) -> Target:
-        now, there = observation.time, group.count + group.coming
+        now, host_count = observation.time, group.count + group.coming
         before = memory if isinstance(memory, Mapping) else {}
         cpu = dict(zip(observation.hosts.ids, observation.hosts.column(Metric.CPU).tolist(), strict=True))
         used = {h: before.get(h, now) if cpu.get(h, math.nan) == 0 else now for h in observation.usable}
         waits = self.pending(observation, due_seconds(group, observation, 0.0))
         slots = sum(observation.leases[host].type.width for host in observation.usable)
-        if added := self.requested(there, math.ceil(widest(observation) / (slots / group.count)), waits):
-            return Target(there + added, used, f"tasks wait for a slot for {waits:.2g} s of a batch")
+        if added := self.requested(host_count, math.ceil(widest(observation) / (slots / group.count)), waits):
+            return Target(host_count + added, used, f"tasks wait for a slot for {waits:.2g} s of a batch")
         idle = sum(now - since >= self.idle_timeout for since in used.values())
-        return Target(max(1, there - idle), used, f"no task ran for {self.idle_timeout:g} s")
+        return Target(max(1, host_count - idle), used, f"no task ran for {self.idle_timeout:g} s")
 
-    def requested(self, there: int, needed: int, waits: float) -> int:
+    def requested(self, host_count: int, needed: int, waits: float) -> int:
         added = 0
         for number in range(int(waits // self.backlog_timeout)):
-            if there + added >= needed:
+            if host_count + added >= needed:
                 break
-            added = min(needed - there, added + 2**number)
+            added = min(needed - host_count, added + 2**number)
         return added
 
     def pending(self, observation: Observation, seconds: float) -> float:

@@ -51,6 +51,6 @@ class Ds2(Rival):
         votes = (*(memory if isinstance(memory, tuple) else ()), count)[-self.activation_time :]
         if len(votes) < self.activation_time:
             return Target(None, votes)
-        count, there = max(votes), group.count + group.coming
+        count, host_count = max(votes), group.count + group.coming
         why = f"{format_rate(group.rate)} fills {needed:.3g}, each processing {format_rate(group.capacity / group.count)}"
-        return Target(count if count > there or count < there - 1 else there, votes, why)
+        return Target(count if count > host_count or count < host_count - 1 else host_count, votes, why)

@@ -15,7 +15,7 @@ from elastream.policies.rivals.rival import RATES_AND_BACKLOG, Rival, Target
 from elastream.units import ROUNDING, format_rate
 
 
-class Wish(NamedTuple):
+class Recommendation(NamedTuple):
     """Smaller number of instances, computed at `time`; `outside`: True if the load was outside the band."""
 
     time: float
@@ -25,7 +25,7 @@ class Wish(NamedTuple):
 
 class Delayed(NamedTuple):
     since: float
-    wishes: tuple[Wish, ...]
+    recommendations: tuple[Recommendation, ...]
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Flink(Rival):
         return self.metrics_window, self.interval
 
     def target(self, group: Group, memory: object, observation: Observation) -> Target:
-        now, there = observation.time, group.count + group.coming
+        now, host_count = observation.time, group.count + group.coming
         delayed = memory if isinstance(memory, Delayed) and memory.since >= group.changed else None
         if now - group.changed < self.stabilization_interval + self.metrics_window or math.isnan(group.capacity):
             return Target(None, delayed)
@@ -76,15 +76,15 @@ class Flink(Rival):
         count = max(1, math.ceil(group.count * max(factor, 1 - self.scale_down_max_factor) - ROUNDING))
         needs = f"{format_rate(group.rate)} and {group.backlog:,.0f} waiting need {factor:.3g} times the capacity"
         if count >= group.count:
-            return Target(count if count > group.count and self.outside(group) else there, None, needs)
-        wish = Wish(now, count, self.outside(group))
-        earlier = delayed.wishes if delayed else ()
-        wishes = (*(each for each in earlier if each.time >= now - self.scale_down_interval), wish)
-        delayed = Delayed(delayed.since if delayed else now, wishes)
+            return Target(count if count > group.count and self.outside(group) else host_count, None, needs)
+        recommendation = Recommendation(now, count, self.outside(group))
+        earlier = delayed.recommendations if delayed else ()
+        recommendations = (*(each for each in earlier if each.time >= now - self.scale_down_interval), recommendation)
+        delayed = Delayed(delayed.since if delayed else now, recommendations)
         if now - delayed.since < self.scale_down_interval:
-            return Target(there, delayed)
-        largest = max(wishes, key=lambda each: (each.number, each.time))
-        return Target(largest.number if largest.outside else there, delayed, needs)
+            return Target(host_count, delayed)
+        largest = max(recommendations, key=lambda each: (each.number, each.time))
+        return Target(largest.number if largest.outside else host_count, delayed, needs)
 
     def needed(self, group: Group, utilisation: float, *, restarts: bool) -> float:
         """Return the capacity for the rate at `utilisation`, plus that to catch up (records/s)."""

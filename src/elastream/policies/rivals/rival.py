@@ -148,16 +148,16 @@ def host_actions(observation: Observation, target: Target, kind: HostType, pace:
         pace: Seconds until the next round.
     """
     context, usable, coming = observation.context, observation.usable, observation.coming
-    there = len(usable) + len(coming)
-    number = min(max(there if target.number is None else target.number, context.min_hosts, 1), context.max_hosts)
-    cancelled = observation.recoverable[: max(0, number - there)]
+    host_count = len(usable) + len(coming)
+    number = min(max(host_count if target.number is None else target.number, context.min_hosts, 1), context.max_hosts)
+    cancelled = observation.recoverable[: max(0, number - host_count)]
     why = target.why or f"at least {counted(context.min_hosts, 'host')}"
-    missing = min(number - there - len(cancelled), context.max_hosts - len(observation.leases))
+    missing = min(number - host_count - len(cancelled), context.max_hosts - len(observation.leases))
     actions: list[Action] = [CancelDrain(host, why=why) for host in cancelled]
     for n, each in enumerate(types_to_lease(observation, kind, missing)):
         actions.append(LeaseHost(observation.host_name(n), each.name, each.region, why=why))
     actions += [action for action in emptied(observation) if action.host not in cancelled]
-    surplus = there - number
+    surplus = host_count - number
     withdrawn = observation.waiting[::-1][: max(0, surplus)]
     actions += [ReleaseHost(host, why=why) for host in withdrawn]
     leases, now = observation.leases, observation.time

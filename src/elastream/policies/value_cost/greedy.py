@@ -172,9 +172,9 @@ def _raised(assembly: Assembly) -> Assembly:
     for row in range(len(problem.operators)):
         value = problem.options[row][assembly.active[row]].value
         for option in (
-            ranked(problem, row, with_successors(problem, assembly.active)[row]) if _several(problem, row) else ()
+            ranked(problem, row, with_successors(problem, assembly.active)[row]) if _has_choice(problem, row) else ()
         ):
-            if problem.options[row][option].value > value + ROUNDING and (carried := _carried(assembly, row, option)):
+            if problem.options[row][option].value > value + ROUNDING and (carried := _switched(assembly, row, option)):
                 assembly = carried
                 break
     return assembly
@@ -183,12 +183,12 @@ def _raised(assembly: Assembly) -> Assembly:
 def _lowered(assembly: Assembly, pinned: Collection[int], traded: bool, pace: float) -> Assembly:
     problem = assembly.problem
     for row in range(len(problem.operators)):
-        if not _several(problem, row) or row in pinned:
+        if not _has_choice(problem, row) or row in pinned:
             continue
         costs = with_successors(problem, assembly.active)[row]
         for option in ranked(problem, row, costs):
             less = costs[option] < costs[assembly.active[row]] * (1 - ROUNDING)
-            if less and not _dear(assembly, row, option, pace) and (carried := _carried(assembly, row, option)):
+            if less and not _dear(assembly, row, option, pace) and (carried := _switched(assembly, row, option)):
                 return carried
     worthwhile, trial = assembly.copy(), assembly.copy()
     while (step := _least_lost(trial, pinned, pace)) is not None:
@@ -203,11 +203,11 @@ def _lowered(assembly: Assembly, pinned: Collection[int], traded: bool, pace: fl
     return worthwhile
 
 
-def _several(problem: Problem, row: int) -> bool:
+def _has_choice(problem: Problem, row: int) -> bool:
     return len(problem.options[row]) > 1
 
 
-def _carried(assembly: Assembly, operator: int, option: int) -> Assembly | None:
+def _switched(assembly: Assembly, operator: int, option: int) -> Assembly | None:
     trial = assembly.copy()
     trial.switch(operator, option)
     return trial if allocate(trial, assembly.problem.goal.throughput, lease=False) else None

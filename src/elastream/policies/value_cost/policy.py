@@ -57,7 +57,7 @@ def missed(problem: Problem, deployment: Deployment, conditions: Conditions) -> 
     if not lacking.any():
         return (f"{message}: links between hosts let no more through",)
     total = float(lacking.max() if problem.shared else lacking.sum())
-    message, why = f"{message}, for want of {total:.3g} cores of speed 1", _why(problem, lacking)
+    message, why = f"{message}, for want of {total:.3g} cores of speed 1", _cause(problem, lacking)
     if not why and len(deployment.hosts) >= problem.max_hosts:
         return (f"{at_most(problem.max_hosts)}, and {message}",)
     return (message + why,)
@@ -83,7 +83,7 @@ def _lacking(problem: Problem, deployment: Deployment, conditions: Conditions) -
     return np.where(lacking > ROUNDING * np.maximum(need, 1.0), lacking, 0.0)
 
 
-def _why(problem: Problem, lacking: Floats) -> str:
+def _cause(problem: Problem, lacking: Floats) -> str:
     row = int(np.argmax(lacking))
     name, cores, memory = problem.operators[row], float(problem.cores[row]), float(problem.memory[row])
     if not problem.types:
@@ -136,7 +136,7 @@ def enacted(
         operator, name = problem.operators[row], problem.options[row][option].name
         if name and observation.composition.alternate(observation.context.graph.by_name[operator]).name != name:
             draft.do(SwitchAlternate(operator, name, why))
-    return (_Shared if problem.shared else _Apart)(draft, problem, deployment, pace, why).actions()
+    return (_Shared if problem.shared else _Unchained)(draft, problem, deployment, pace, why).actions()
 
 
 class _Enacting:
@@ -147,14 +147,14 @@ class _Enacting:
         self.observation = draft.observation
         self.staying = {host.name for host in deployment.hosts if host.name}
 
-    def _going(self) -> list[str]:
+    def _expiring(self) -> list[str]:
         leases, now, empties = self.observation.leases, self.observation.time, self.pace * self.drains
         candidates = [host for host in self.observation.usable if host not in self.staying]
         hosts = [host for host in candidates if due_back(leases[host], now, self.pace, empties)]
         return sorted(hosts, key=lambda host: (tasks_on(self.observation, host), leases[host].remaining(now)))
 
 
-class _Apart(_Enacting):
+class _Unchained(_Enacting):
     def actions(self) -> tuple[Action, ...]:
         draft, target = self.draft, self._target()
         removals: list[TaskId] = []
@@ -221,7 +221,7 @@ class _Apart(_Enacting):
 
     def _releases(self) -> list[Action]:
         draft = self.draft
-        going = [host for host in self._going() if not draft.counts[draft.row(host)].any()]
+        going = [host for host in self._expiring() if not draft.counts[draft.row(host)].any()]
         most = max(0, len(draft.hosts) - max(1, self.problem.min_hosts))
         return [ReleaseHost(host, "not needed, and what is paid of it ends") for host in going[:most]]
 
@@ -256,7 +256,7 @@ class _Shared(_Enacting):
     def _drains(self) -> list[Action]:
         usable = self.observation.usable
         most = min(len(usable) // 2, len(usable) - max(1, self.problem.min_hosts))
-        return [DrainHost(host, "not needed, and what is paid of it ends") for host in self._going()[: max(0, most)]]
+        return [DrainHost(host, "not needed, and what is paid of it ends") for host in self._expiring()[: max(0, most)]]
 
     def _widened(self, operator: str, going: Sequence[Action]) -> list[Action]:
         observation = self.observation
@@ -448,10 +448,10 @@ class Centralised(ValueCost):
             bought=bought if request.resources else (),
             pace=request.pace,
         )
-        return answered(request, deployment, lost)
+        return search_result(request, deployment, lost)
 
 
-def answered(request: SearchRequest, deployment: Deployment, own: Any = None) -> SearchResult:
+def search_result(request: SearchRequest, deployment: Deployment, own: Any = None) -> SearchResult:
     """Return a search result with predicted throughput and value, and a remark on a missed goal."""
     problem, conditions = request.situation.problem, request.situation.conditions
     before, then = (score(problem, each, conditions) for each in (request.situation.deployment, deployment))

@@ -375,7 +375,7 @@ def packed(problem: Problem, order: Sequence[int], needs: Floats, least: Integer
                     best = _price(bins), len(bins), bins
             if rates[number] <= min(rates[number:]) + ROUNDING:
                 chosen += _filled(problem, order, rest, few, sizes[number], most - len(chosen), full=True) or ()
-                rest, few = _left(problem, needs, least, chosen)
+                rest, few = _unmet(problem, needs, least, chosen)
             if best is not None and _price(chosen) > best[0]:
                 break
     return None if best is None else best[2]
@@ -440,7 +440,7 @@ def _smallest(problem: Problem) -> tuple[float, float]:
     return float(problem.cores[placed].min(initial=math.inf)), float(problem.memory[placed].min(initial=math.inf))
 
 
-def _left(problem: Problem, needs: Floats, least: Integers, bins: Sequence[Bin]) -> tuple[Floats, Integers]:
+def _unmet(problem: Problem, needs: Floats, least: Integers, bins: Sequence[Bin]) -> tuple[Floats, Integers]:
     if problem.shared:
         return np.maximum(needs - math.fsum([power(each.type) for each in bins]), 0.0), least
     if not bins:

@@ -112,7 +112,7 @@ class _Reading:
         goal, break_even = self._goal()
         problem = self._problem(options, goal)
         deployment = deployment_of(Draft(self.observation), problem)
-        history = replace(self._passed(problem, deployment), costs=self.worked.costs, break_even=break_even)
+        history = replace(self._updated_history(problem, deployment), costs=self.worked.costs, break_even=break_even)
         conditions = self._conditions(history)
         return Situation(problem, deployment, conditions, history, tuple(self.unknown), self.decidable)
 
@@ -120,13 +120,13 @@ class _Reading:
     def _working(self) -> list[Operator]:
         return [operator for operator in self.graph.operators if operator.alternates]
 
-    def _lacks(self, metric: Metric, rows: Rows, row: str, consequence: str = "cannot plan") -> None:
+    def _report_unknown(self, metric: Metric, rows: Rows, row: str, consequence: str = "cannot plan") -> None:
         self.unknown.append(Unknown(metric, rows, row, consequence))
 
     def _rates(self) -> Mapping[str, float]:
         for name, rate in self.worked.rates.items():
             if math.isnan(rate):
-                self._lacks(Metric.ARRIVAL_RATE, Rows.OPERATOR, name)
+                self._report_unknown(Metric.ARRIVAL_RATE, Rows.OPERATOR, name)
         return {name: 0.0 if math.isnan(rate) else rate for name, rate in self.worked.rates.items()}
 
     # -- the problem ---------------------------------------------------------------------------------------------------
@@ -140,19 +140,19 @@ class _Reading:
         values = self._values(operator)
         options = []
         for name in [alternate.name for alternate in operator.alternates if alternate.name in allowed]:
-            composition = self._with(element, name)
+            composition = self._with_option(element, name)
             cost = self._cost(operator, composition)
             if not math.isnan(cost):
                 options.append(Option(name, values[name], cost, self.worked.selectivity(operator, composition)))
             elif name != runs:
-                self._lacks(Metric.SERVICE_TIME, Rows.ALTERNATE, f"{operator.name}.{name}", "cannot choose it")
+                self._report_unknown(Metric.SERVICE_TIME, Rows.ALTERNATE, f"{operator.name}.{name}", "cannot choose it")
         if not options or (runs in allowed and runs not in [option.name for option in options]):
-            self._lacks(Metric.SERVICE_TIME, Rows.OPERATOR, operator.name)
+            self._report_unknown(Metric.SERVICE_TIME, Rows.OPERATOR, operator.name)
             self.decidable = False
             return (Option("", values[runs], 0.0, 1.0),)
         return tuple(options)
 
-    def _with(self, element: DynamicElement | None, name: str) -> Composition:
+    def _with_option(self, element: DynamicElement | None, name: str) -> Composition:
         return self.composition if element is None else with_option(self.composition, element, name)
 
     def _cost(self, operator: Operator, composition: Composition) -> float:
@@ -269,7 +269,7 @@ class _Reading:
 
     # -- conditions ----------------------------------------------------------------------------------------------------
 
-    def _passed(self, problem: Problem, deployment: Deployment) -> WorkHistory:
+    def _updated_history(self, problem: Problem, deployment: Deployment) -> WorkHistory:
         before, now = self.before, self.observation.time
         began = math.floor(now / problem.goal.period + ROUNDING) * problem.goal.period
         value = value_of(problem, deployment.active)
@@ -281,7 +281,7 @@ class _Reading:
     def _conditions(self, history: WorkHistory) -> Conditions:
         observation, now = self.observation, self.observation.time
         leased = tuple(_host(lease, observation.speeds[name]) for name, lease in observation.leases.items())
-        passed = now - history.began
+        elapsed = now - history.began
         spent = _zero_if_unknown(observation.overall(Metric.COST)) - history.spent
         here = math.fsum([paid(host, history.began, now) for host in leased])
         return Conditions(
@@ -291,7 +291,7 @@ class _Reading:
             time=now,
             bandwidth={} if self.shared else self._bandwidth(),
             began=history.began,
-            value=history.valued / passed if passed > 0 else math.nan,
+            value=history.valued / elapsed if elapsed > 0 else math.nan,
             leased=leased,
             paid=max(0.0, spent - here),
         )

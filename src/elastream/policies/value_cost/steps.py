@@ -196,8 +196,8 @@ class Assembly:
 
 
 def _left_of(since: float, unit: float, now: float) -> float:
-    passed = (now - since) / unit
-    return unit * (math.floor(passed) + 1 - passed) if passed > 0 else unit
+    elapsed = (now - since) / unit
+    return unit * (math.floor(elapsed) + 1 - elapsed) if elapsed > 0 else unit
 
 
 def depth_first(problem: Problem) -> tuple[int, ...]:
@@ -482,17 +482,17 @@ def shared_need(assembly: Assembly, target: float) -> float:
 def without_spare(assembly: Assembly, need: float, rows: Sequence[int] | None = None) -> Assembly:
     """Remove hosts in `rows` while `need` cores of speed 1 are left; None: all by ascending weight (4.10)."""
     problem, cores, speeds = assembly.problem, assembly.cores, assembly.speeds
-    stays, gone = np.ones(len(cores), dtype=np.bool_), list[int]()
+    stays, removed = np.ones(len(cores), dtype=np.bool_), list[int]()
     for row in np.argsort(weights(assembly)).tolist() if rows is None else rows:
-        if len(cores) - len(gone) <= max(1, problem.min_hosts):
+        if len(cores) - len(removed) <= max(1, problem.min_hosts):
             break
         stays[row] = False
         has = cores[stays].sum() * speeds[stays].min() if problem.equal else cores[stays] @ speeds[stays]
         if has >= need - ROUNDING:
-            gone.append(row)
+            removed.append(row)
         else:
             stays[row] = True
-    return assembly.without(gone) if gone else assembly
+    return assembly.without(removed) if removed else assembly
 
 
 # Time in which a replacement must repay the overlap of both hosts. At least the thesis's billing unit: with per-second
@@ -510,24 +510,24 @@ def vacated(assembly: Assembly, target: float, rows: Collection[int]) -> Assembl
         return without_spare(assembly, shared_need(assembly, target), dearest)
     floor = min(target, assembly.reached(assembly.limits()))
     by_weight, holds = weights(assembly), assembly.instances.sum(axis=1)
-    gone: list[int] = []
+    removed: list[int] = []
     for row in sorted((each for each in rows if holds[each]), key=lambda each: float(by_weight[each])):
-        if len(assembly.hosts) - len(gone) <= assembly.problem.min_hosts:
+        if len(assembly.hosts) - len(removed) <= assembly.problem.min_hosts:
             break
-        trial = _emptied(assembly, row, gone)
+        trial = _emptied(assembly, row, removed)
         if trial is not None and trial.reached(trial.limits()) >= floor - ROUNDING:
             assembly = trial
-            gone.append(row)
-    return assembly.without(gone) if gone else assembly
+            removed.append(row)
+    return assembly.without(removed) if removed else assembly
 
 
-def _emptied(assembly: Assembly, row: int, gone: Collection[int]) -> Assembly | None:
+def _emptied(assembly: Assembly, row: int, removed: Collection[int]) -> Assembly | None:
     """Move a host's instances to others with room, not to `gone`. None if a needed one fits nowhere."""
     trial = assembly.copy()
     for operator in np.flatnonzero(trial.instances[row]).tolist():
         for _ in range(int(trial.instances[row, operator])):
             trial.add(operator, row, -1)
-            other = trial.place(operator, without=[row, *gone])
+            other = trial.place(operator, without=[row, *removed])
             if other is not None:
                 trial.add(operator, other)
             elif not trial.sizable[operator] or not trial.total[operator]:
@@ -541,8 +541,8 @@ def shut_down(assembly: Assembly) -> Assembly:
         return assembly
     empty = np.flatnonzero(assembly.instances[:, assembly.problem.placed].sum(axis=1) == 0).tolist()
     empty.sort(key=lambda row: -float(assembly.prices[row]))
-    gone = empty[: max(0, len(assembly.hosts) - assembly.problem.min_hosts)]
-    return assembly.without(gone) if gone else assembly
+    removed = empty[: max(0, len(assembly.hosts) - assembly.problem.min_hosts)]
+    return assembly.without(removed) if removed else assembly
 
 
 def replacements(assembly: Assembly, target: float, rows: Collection[int]) -> list[HostType]:

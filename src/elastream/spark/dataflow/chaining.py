@@ -47,7 +47,7 @@ def build_walk(
     for operator in region.steps:
         into = [edge for edge in emitted if edge.target == operator.name]
         same = _merged(graph, operator.name, into, emitted)
-        schema = schema_of(operator.returns) if operator.returns else _passed(operator, same)
+        schema = schema_of(operator.returns) if operator.returns else _schema_after(operator, same)
         emitted.update(dict.fromkeys(graph.outputs[operator.name], schema))
         steps.append(
             Step(
@@ -72,7 +72,7 @@ def build_walk(
     return Walk(segment, lead, tuple(entries), tuple(steps), exits, taps, ordered)
 
 
-def _passed(operator: Operator, schema: pa.Schema) -> pa.Schema:
+def _schema_after(operator: Operator, schema: pa.Schema) -> pa.Schema:
     match operator.alternates[0].form:
         case Form.SWITCH:
             return schema.append(pa.field(PORT, pa.string()))

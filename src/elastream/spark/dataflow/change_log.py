@@ -99,7 +99,7 @@ def newest_rows(path: AnyPath, key: Sequence[str]) -> pd.DataFrame | None:
 def newest(parts: Iterable[tuple[int, pa.Table]], key: Sequence[str]) -> pa.Table:
     """Return the newest row of each key from (batch, rows), oldest first, with FIRST_COLUMN."""
     # Each file separately: as one dataset, `batch=N` would become a column, and small files are read more slowly.
-    dated = [table if FIRST_COLUMN in table.column_names else _dated(table, number) for number, table in parts]
+    dated = [table if FIRST_COLUMN in table.column_names else _numbered(table, number) for number, table in parts]
     table = pa.concat_tables(dated, promote_options="permissive")
     columns = [name for name in table.column_names if name != FIRST_COLUMN]
     for name in key or ("",):
@@ -111,7 +111,7 @@ def newest(parts: Iterable[tuple[int, pa.Table]], key: Sequence[str]) -> pa.Tabl
     return rows.set_column(rows.column_names.index(FIRST_COLUMN), FIRST_COLUMN, grouped.column(f"{FIRST_COLUMN}_min"))
 
 
-def _dated(table: pa.Table, batch: int) -> pa.Table:
+def _numbered(table: pa.Table, batch: int) -> pa.Table:
     return table.append_column(FIRST_COLUMN, pa.array(range(batch << 32, (batch << 32) + table.num_rows), pa.int64()))
 
 

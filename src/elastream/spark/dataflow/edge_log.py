@@ -146,7 +146,7 @@ class EdgeLog:
         at = bisect_right(self._ends, number)
         return self._written[at] if self.forgotten <= number and at < len(self._written) else float("nan")
 
-    def wrote(self, first: int, last: int) -> list[tuple[int, float, int]]:
+    def files_between(self, first: int, last: int) -> list[tuple[int, float, int]]:
         """Return (batch, write time, records) of each file in records `first` to `last` (exclusive)."""
         parts = []
         first = max(first, self.forgotten)

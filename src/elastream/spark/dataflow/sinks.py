@@ -72,14 +72,14 @@ def _refuse_occupied(path: AnyPath, changes: bool, run: str | None) -> None:
     if changes and others:
         raise EnvironmentProblem(f"{path} holds other files ({others[0]}): write the results to a separate folder")
     earlier = [name for name in entries if name == "_spark_metadata" or BATCH.match(name)]
-    if earlier and run is not None and not (run and run == _about(path).get("run")):
+    if earlier and run is not None and not (run and run == _read_metadata(path).get("run")):
         raise EnvironmentProblem(
             f"{path} holds the results of an earlier run ({earlier[0]}): --resume RUN continues it, --fresh replaces"
             " its results; or choose another folder"
         )
 
 
-def _about(path: AnyPath) -> dict[str, Any]:
+def _read_metadata(path: AnyPath) -> dict[str, Any]:
     try:
         return unmarked(dict(json.loads((path / KEY_FILE).read_text())), path / KEY_FILE)
     except (FileNotFoundError, ValueError, TypeError):
@@ -155,7 +155,7 @@ def latest(path: str | os.PathLike[str], key: str | Sequence[str] | None = None)
 def _key_columns(root: AnyPath, key: str | Sequence[str] | None) -> list[str]:
     if key is not None:
         return [key] if isinstance(key, str) else list(key)
-    if not (columns := _about(root).get("key")):
+    if not (columns := _read_metadata(root).get("key")):
         raise InputError(f"{root} does not name its key columns: use latest(path, key=...)")
     return list(columns)
 

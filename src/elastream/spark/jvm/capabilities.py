@@ -74,7 +74,7 @@ def probe(spark: SparkSession, provider: object | None = None) -> Capabilities:
     if duration(float(wait) / 1e3 if wait.isdigit() else wait) == 0:
         lacking.append("spark.locality.wait is 0: tasks do not wait for the executor that holds their state, so that"
                        " partitions do not stay where they are put")  # fmt: skip
-    asks = _asks(spark, lacking) and use is not None
+    asks = _can_request(spark, lacking) and use is not None
     lacks = "" if provider is None else lacks_as_provider(provider)
     leases = provider is not None and not lacks
     if lacks:
@@ -86,7 +86,7 @@ def probe(spark: SparkSession, provider: object | None = None) -> Capabilities:
     )
 
 
-def _asks(spark: SparkSession, lacking: list[str]) -> bool:
+def _can_request(spark: SparkSession, lacking: list[str]) -> bool:
     if not has_executors(spark):
         lacking.append(f"{spark.sparkContext.master} has a single executor, the driver: there is nothing to balance")
         return False

@@ -129,7 +129,9 @@ class Latencies:
         last = max(before, default=-1)
         if (queue := self._queues.get(edge)) is not None:
             queue.refresh()
-            written = [(before.get(by), by, at, float(n)) for by, at, n in queue.wrote(*batch.source(number).numbers)]
+            written = [
+                (before.get(by), by, at, float(n)) for by, at, n in queue.files_between(*batch.source(number).numbers)
+            ]
         else:
             newest = max((each.batch.end for each in before.values()), default=0.0)
             moments = self._stamped[edge].add_batch(batch)
@@ -577,7 +579,7 @@ class Telemetry:
                 queued[edge.target] += self._queue(each, edge)
                 arriving[edge.target] += (log.total - log.by(now - WINDOW)) / WINDOW
                 for batch in batches:
-                    written = log.wrote(*batch.source(number).numbers)
+                    written = log.files_between(*batch.source(number).numbers)
                     spent[edge.target] += [(batch.end - at, float(rows)) for _, at, rows in written]
                 if batches:
                     log.forget(min(batch.source(number).numbers[0] for batch in batches))

@@ -211,9 +211,9 @@ class _Compiler:
         forget_uncommitted(self.common.directory.left_out(self.segment.name), latest_batch(self.checkpoint, "commits"))
         self._announce()
         frames, part = self._inlet_frames(edges), plan.before
-        flows = self._walked(part, self.segment.name, [frames[inlet.edge or inlet.origin] for inlet in part.inlets])
+        flows = self._run_walk(part, self.segment.name, [frames[inlet.edge or inlet.origin] for inlet in part.inlets])
         if plan.keyed is not None and plan.behind is not None:
-            flows = self._behind(plan.keyed, plan.behind, flows)
+            flows = self._keyed_part(plan.keyed, plan.behind, flows)
         for flow in flows:
             if isinstance(flow.target, Edge):
                 edges[flow.target] = flow.part(flow.frame, 0).schema
@@ -332,14 +332,14 @@ class _Compiler:
             checkpoint=self.checkpoint,
         )
 
-    def _behind(self, operator: Operator, part: Chain, flows: Sequence[Outflow]) -> list[Outflow]:
+    def _keyed_part(self, operator: Operator, part: Chain, flows: Sequence[Outflow]) -> list[Outflow]:
         wiring = Wiring(self.segment.name, self.codec, self._carrier(), self.meter)
         if emits_once(operator):
-            return self._walked(part, operator.name, [windowed_frame(flows, operator, wiring)])
+            return self._run_walk(part, operator.name, [windowed_frame(flows, operator, wiring)])
         (flow,) = flows
-        return self._walked(part, operator.name, [keyed_frame(flow.part(flow.frame), operator, wiring)])
+        return self._run_walk(part, operator.name, [keyed_frame(flow.part(flow.frame), operator, wiring)])
 
-    def _walked(self, part: Chain, lead: str, frames: Sequence[DataFrame]) -> list[Outflow]:
+    def _run_walk(self, part: Chain, lead: str, frames: Sequence[DataFrame]) -> list[Outflow]:
         carrier = self._carrier()
         lanes = [self._lane(inlet) for inlet in part.inlets]
         if part.plain:

@@ -126,7 +126,7 @@ def _progress_of(directory: RunDirectory, query: str) -> QueryProgress:
     looked = [(checkpoint / "offsets" / str(batch), 3) for batch in {committed, planned} if batch >= 0]
     looked += [(checkpoint / "commits" / str(committed), 1)] if committed >= 0 else []
     for file, lines in [(checkpoint / METADATA, 0), *looked]:
-        if (wrong := _torn(file, lines)) is not None:
+        if (wrong := _damage_of(file, lines)) is not None:
             raise _damaged(directory, f"{file} is {wrong}")
     try:
         read_of_edge = {str(each["edge"]): int(each["n"]) for each in committed_offsets(checkpoint) if "edge" in each}
@@ -135,7 +135,7 @@ def _progress_of(directory: RunDirectory, query: str) -> QueryProgress:
     return QueryProgress(committed, max(committed, planned), read_of_edge)
 
 
-def _torn(file: AnyPath, lines: int) -> str | None:
+def _damage_of(file: AnyPath, lines: int) -> str | None:
     """Return what is wrong with a checkpoint file of at least `lines` lines beside a version (0: one value), or None."""
     try:
         content = file.read_text().splitlines()

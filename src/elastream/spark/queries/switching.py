@@ -416,7 +416,7 @@ class UpdateTracker:
         for number, inlet in enumerate(self._running[batch.query].reads):
             if isinstance(inlet, Edge) and (queue := self._queues.get(inlet)) is not None:
                 queue.refresh()
-                for by, _, rows in queue.wrote(*batch.source(number).numbers):
+                for by, _, rows in queue.files_between(*batch.source(number).numbers):
                     yield inlet, by, float(rows)
 
     def _upstream(self, edge: Edge) -> str:

@@ -193,7 +193,7 @@ def ask_message(
     number = len(log.versions)
     if number >= MAX_CODE_VERSIONS:
         raise InputError(f"{run} has got {number - 1} messages and updates, as many as a run can: go on with a new one")
-    code = {**code, operator: _given(code[operator], message)}
+    code = {**code, operator: _attach_message(code[operator], message)}
     marks = {**newest.alternates, operator: _marks(code)[operator]}
     version = CodeVersion(number, "", marks, (operator,), python=_python(), who=who, repairs=repairs)
     return log.append(pickled(code, f"the message to {operator!r}"), version)
@@ -219,7 +219,7 @@ def _receivers(alternates: tuple[Alternate, ...]) -> list[Receiver]:
     return [each for a in alternates if (each := receiver_of(a.function)) is not None]
 
 
-def _given(alternates: tuple[Alternate, ...], message: Message) -> tuple[Alternate, ...]:
+def _attach_message(alternates: tuple[Alternate, ...], message: Message) -> tuple[Alternate, ...]:
     return tuple(replace(each, function=with_message(each.function, message)) for each in alternates)
 
 
@@ -235,7 +235,7 @@ def _with_messages(code: Code, log: CodeLog) -> Code:
         now, then = _receivers(alternates), _receivers(before.get(name, ()))
         sent = next((each.sent for each in then if each.sent), ())
         if sent and now and not any(misfit(sent[0], each.message) for each in now):
-            merged[name] = _given(alternates, sent[0])
+            merged[name] = _attach_message(alternates, sent[0])
     return merged
 
 

@@ -183,7 +183,7 @@ def read_batch(query: str, fields: Sequence[str], before: Batch | None, status: 
         earlier = SourceProgress() if before is None else before.source(position)
         limit = status.limits[position] if position < len(status.limits) else SourceLimit()
         current = _source_progress(json.loads(each), read_records(reads), earlier.scans, limit)
-        progress.append(_dated(current, replace(earlier, everything=True) if idle else earlier, since))
+        progress.append(_with_arrival_bounds(current, replace(earlier, everything=True) if idle else earlier, since))
     return Batch(
         query=query,
         id=int(number),
@@ -279,7 +279,7 @@ def _counted(start: object, end: object, latest: object, rows: float) -> float:
     return NAN
 
 
-def _dated(progress: SourceProgress, earlier: SourceProgress, since: float) -> SourceProgress:
+def _with_arrival_bounds(progress: SourceProgress, earlier: SourceProgress, since: float) -> SourceProgress:
     """Return `progress` with bounds of its records' arrival times."""
     # A source emits the oldest records first: those that waited in the batch before, then those that came after `since`.
     if earlier.everything is None or progress.everything is None:

@@ -21,8 +21,8 @@ class HeldFiles:
     """
 
     def __init__(self, log: FileLog, limit: SourceLimit, since: float) -> None:
-        self._log, self._limit, self._looked = log, limit, since
-        self._came: dict[str, float] = {}
+        self._log, self._limit, self._last_look = log, limit, since
+        self._arrivals: dict[str, float] = {}
         self._bytes = self._records = 0.0
 
     def dated(self, progress: SourceProgress) -> SourceProgress:
@@ -33,12 +33,12 @@ class HeldFiles:
         files = self._log.files(int(progress.start.get("logOffset", -1)), int(progress.end["logOffset"]))
         if not files:
             return progress
-        came = [self._came.pop(file.path, max(self._looked, file.modified)) for file in files]
+        arrivals = [self._arrivals.pop(file.path, max(self._last_look, file.modified)) for file in files]
         size = math.fsum(file.bytes for file in files)
         if size > 0 and progress.rows > 0:
             self._bytes, self._records = self._bytes + size, self._records + progress.rows
         all_taken = True if self._limit.unit == "files" and len(files) < self._limit.most else None
-        return self.looked(replace(progress, waiting=min(came), everything=all_taken))
+        return self.looked(replace(progress, waiting=min(arrivals), everything=all_taken))
 
     def looked(self, progress: SourceProgress, now: float = NAN) -> SourceProgress:
         """Return the progress of the newest batch with what waits as of now (epoch seconds)."""
@@ -46,9 +46,9 @@ class HeldFiles:
         if waiting is None:
             return progress
         for file in waiting:
-            self._came.setdefault(file.path, max(self._looked, file.modified))
+            self._arrivals.setdefault(file.path, max(self._last_look, file.modified))
         if now == now:
-            self._looked = now
+            self._last_look = now
         each = self._records / self._bytes if self._bytes > 0 else NAN
         behind = each * math.fsum(file.bytes for file in waiting) if waiting else 0.0
         return replace(progress, behind=behind, everything=not waiting)

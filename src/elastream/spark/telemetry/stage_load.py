@@ -191,11 +191,11 @@ class LoadWindow:
     def add(self, load: StageLoad) -> None:
         before = list(self._loads)
         self._loads.append(load)
-        if self._doubtful and _unlike(before[:-1], load) and _alike(before[:-1], before[-1], load):
+        if self._doubtful and _is_outlier(before[:-1], load) and _alike(before[:-1], before[-1], load):
             self._loads = deque((before[-1], load), maxlen=self._loads.maxlen)
             self._least, self._doubtful = len(self._loads), False
         else:
-            self._doubtful = _unlike(before, load)
+            self._doubtful = _is_outlier(before, load)
 
     @property
     def newest(self) -> StageLoad | None:
@@ -225,7 +225,7 @@ class LoadWindow:
         return PartitionLoads(usual, error, occupied, records, exchanged, age, np.full(partitions, math.nan))
 
 
-def _unlike(before: Sequence[StageLoad], load: StageLoad) -> bool:
+def _is_outlier(before: Sequence[StageLoad], load: StageLoad) -> bool:
     comparable = _comparable(before, load)
     if len(comparable) < USUAL_BATCHES or load.busy.sum() < QUIET * np.median([each.busy.sum() for each in comparable]):
         return False

@@ -213,7 +213,7 @@ class Runner:
         if self.loop is not None:
             return self._rounds(chunk, self.loop)
         if self.chosen.form in BATCH_FORMS:
-            return self._whole(chunk)
+            return self._call_whole(chunk)
         values, bad = chunk.values(), set[int]()
         results = Results(self.chosen.form, values, self.for_each(values, bad), bad)
         if not self.as_arrow:
@@ -255,7 +255,7 @@ class Runner:
     def _batch_rounds(self, chunk: Chunk, loop: Loop) -> Chunk:
         leaving, batch = list[pa.RecordBatch](), chunk.batch()
         for _ in range(loop.at_most):
-            batch = self._whole(Chunk(batch.schema, batch)).batch()
+            batch = self._call_whole(Chunk(batch.schema, batch)).batch()
             if batch.num_rows:
                 finished = self._batch_answers(batch, loop)
                 leaving.append(batch.filter(finished))
@@ -335,7 +335,7 @@ class Runner:
     def _failure(self, error: BaseException | str, record: object, batch_of: int = 0) -> OperatorError:
         return OperatorError(self.name, self.chosen.name, error, record, batch_of)
 
-    def _whole(self, chunk: Chunk) -> Chunk:
+    def _call_whole(self, chunk: Chunk) -> Chunk:
         batch = chunk.batch()
         call = {Form.ARROW: self._arrow, Form.PORT: self._port}.get(self.chosen.form, self._pandas)
         parts = 1 if self.width is None else min(self.width, batch.num_rows)

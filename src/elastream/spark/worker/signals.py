@@ -42,11 +42,11 @@ class Folding:
         if self.tap.fold is Fold.COUNT:
             self.count += batch.num_rows
             return
-        if len(column := self._known(batch)):
+        if len(column := self._values(batch)):
             value = float(_OF_COLUMN[self.tap.fold](column).as_py())
             self.count, self.value = _both(self.tap.fold, self.part, (len(column), value))
 
-    def _known(self, batch: pa.RecordBatch) -> pa.Array:
+    def _values(self, batch: pa.RecordBatch) -> pa.Array:
         column = batch.column(self.tap.column).drop_null()
         try:
             if self.tap.fold in (Fold.ANY, Fold.ALL):

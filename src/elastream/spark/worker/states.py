@@ -64,7 +64,7 @@ def fit_of(kind: types.DataType) -> Fit:
     if isinstance(kind, types.FloatType | types.DoubleType):
         return _fraction
     if (bits := _BITS.get(type(kind))) is not None:
-        return lambda value: _whole(value, bits)
+        return lambda value: _integer(value, bits)
     if isinstance(kind, types.StringType):
         return _text
     if isinstance(kind, types.ArrayType):
@@ -105,7 +105,7 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def _whole(value: Any, bits: int) -> int:
+def _integer(value: Any, bits: int) -> int:
     number = operator.index(value)
     if not -(1 << (bits - 1)) <= number < 1 << (bits - 1):
         raise ValueError(f"{number} does not fit into {bits} bits")

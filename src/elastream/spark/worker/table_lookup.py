@@ -90,10 +90,10 @@ class Lookup:
         values = pc.fill_null(column, 0) if column.null_count else column
         keys = values.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
         numbers: Numbers
-        if self._near is None:
+        if self._dense is None:
             numbers = self._numbers[self._index.get_indexer(keys)]
         else:
-            least, answers = self._near
+            least, answers = self._dense
             # As unsigned numbers, keys below the least lie beyond the last: one comparison covers both.
             numbers = answers[np.minimum((keys - least).view(np.uint64), np.uint64(len(answers) - 1)).view(np.int64)]
         if column.null_count:
@@ -101,7 +101,7 @@ class Lookup:
         return numbers
 
     @cached_property
-    def _near(self) -> tuple[int, Numbers] | None:
+    def _dense(self) -> tuple[int, Numbers] | None:
         # A tenth of the work of a hash for each record.
         least = min(self._by_key, default=0)
         span = max(self._by_key, default=0) - least + 1

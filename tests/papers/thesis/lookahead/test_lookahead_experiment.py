@@ -86,7 +86,7 @@ def test_the_profit_of_a_policy_that_loses_its_throughput_does_not_compare():
 
 
 def test_the_page_is_made_of_the_runs():
-    late = LookaheadResults([replace(run, case=replace(run.case, given=SLOW)) for run in results().runs])
+    late = LookaheadResults([replace(run, case=replace(run.case, assumptions=SLOW)) for run in results().runs])
     found = outcome(results(), [results()], 1.0, {"late": late})
     assert found.holds
     assert set(found.figures["clouds"]) == {"as assumed", "late"}

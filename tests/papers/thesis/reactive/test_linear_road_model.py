@@ -12,9 +12,9 @@ from elastream_papers.thesis.reactive.linear_road import (
 )
 
 
-def work(rate, congestion="neighbours", travel="historical", given=None):
+def work(rate, congestion="neighbours", travel="historical", assumptions=None):
     """Cores of speed 1 that each operator works at `rate` reports/s."""
-    graph = linear_road(given or LinearRoadAssumptions(), constant(rate, 60), rate)
+    graph = linear_road(assumptions or LinearRoadAssumptions(), constant(rate, 60), rate)
     chosen = {"congestion": congestion, "travel_times": travel}
     active = {
         operator.name: next(a for a in operator.alternates if a.name == chosen.get(operator.name, a.name))
@@ -38,9 +38,9 @@ def test_it_has_the_eight_operators_and_the_alternates_of_figure_4_5():
 
 
 def test_every_assumption_has_a_unit_and_a_reason_and_can_be_varied():
-    given = LinearRoadAssumptions()
-    assert all(all(row) for row in assumption_table(given).rows)
-    for (name, _), varied in variations(given).items():
+    assumptions = LinearRoadAssumptions()
+    assert all(all(row) for row in assumption_table(assumptions).rows)
+    for (name, _), varied in variations(assumptions).items():
         if name not in ("record", "updates"):
-            assert sum(work(50, given=varied).values()) != sum(work(50).values())
-    assert len(variations(given)) == len(FACTORS) * len(values(given))
+            assert sum(work(50, assumptions=varied).values()) != sum(work(50).values())
+    assert len(variations(assumptions)) == len(FACTORS) * len(values(assumptions))

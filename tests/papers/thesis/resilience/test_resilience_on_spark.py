@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from elastream.errors import EnvironmentProblem, InputError
 from elastream.evaluation.experiments import ExperimentOptions
 from elastream.evaluation.page import render
-from elastream_papers.thesis.resilience.bed import Mended, Steps
+from elastream_papers.thesis.resilience.bed import RecoveryCost, Steps
 from elastream_papers.thesis.resilience.job import Job
 from elastream_papers.thesis.resilience.measured import Resilience, attempt
 from elastream_papers.thesis.resilience.on_spark import outcome, run_resilience_spark
@@ -17,7 +17,7 @@ from elastream_papers.thesis.resilience.reducers.keys import two_regimes
 
 
 def fault(seconds):
-    return Mended(normal=0.3, recovered=seconds, committed=seconds / 2, longest=0.8, batches=2)
+    return RecoveryCost(normal=0.3, recovered=seconds, committed=seconds / 2, longest=0.8, batches=2)
 
 
 def found(**given):

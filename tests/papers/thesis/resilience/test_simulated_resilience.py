@@ -63,8 +63,8 @@ def test_as_many_hosts_fail_as_may_and_no_more_than_r_neighbours(hosts, r):
 
 
 def test_a_recovery_loses_nothing_and_too_many_in_a_row_lose_something():
-    kept = run_case(ResilienceCase("recovery", 4, rate=400.0, checkpoint=1.0, failures=2, given=SMALL))
-    lost = run_case(ResilienceCase("recovery", 4, rate=400.0, checkpoint=1.0, failures=2, in_a_row=True, given=SMALL))
+    kept = run_case(ResilienceCase("recovery", 4, rate=400.0, checkpoint=1.0, failures=2, assumptions=SMALL))
+    lost = run_case(ResilienceCase("recovery", 4, rate=400.0, checkpoint=1.0, failures=2, in_a_row=True, assumptions=SMALL))
     assert kept.figures["lacking"] == kept.figures["left over"] == 0
     assert 0 < kept.figures["recovery"] < 2.0
     assert lost.figures["lacking"] > 0
@@ -73,7 +73,10 @@ def test_a_recovery_loses_nothing_and_too_many_in_a_row_lose_something():
 def test_a_move_takes_longer_with_a_longer_interval():
     short, long = (
         np.mean(
-            [run_case(ResilienceCase("move", checkpoint=every, seed=s, given=SMALL)).figures["latency"] for s in (1, 2)]
+            [
+                run_case(ResilienceCase("move", checkpoint=every, seed=s, assumptions=SMALL)).figures["latency"]
+                for s in (1, 2)
+            ]
         )
         for every in (1.0, 10.0)
     )
@@ -81,7 +84,7 @@ def test_a_move_takes_longer_with_a_longer_interval():
 
 
 def test_a_peak_is_above_what_a_ring_sustains():
-    found = run_case(ResilienceCase("peak", 2, 1, given=SMALL)).figures
+    found = run_case(ResilienceCase("peak", 2, 1, assumptions=SMALL)).figures
     assert 0 < found["sustained"] < found["throughput"]
 
 
@@ -102,7 +105,7 @@ def test_a_slope_holds_if_it_is_surely_small_and_not_by_noise(rise, noise, verdi
 
 def test_a_checkpoint_sends_only_a_part_of_a_changed_state():
     whole, part = (
-        run_case(ResilienceCase("delta", rate=400.0, given=replace(SMALL, changed=changed))).figures["ratio"]
+        run_case(ResilienceCase("delta", rate=400.0, assumptions=replace(SMALL, changed=changed))).figures["ratio"]
         for changed in (1.0, 0.5)
     )
     assert part == pytest.approx(whole / 2)

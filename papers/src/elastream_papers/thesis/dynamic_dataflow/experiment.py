@@ -44,7 +44,7 @@ PICKED = (NETWORK, SELECTOR, ONLINE, REGIME, RANDOM, ORACLE)
 class DataSet:
     """A data set. name: for tables."""
 
-    given: Generator
+    generator: Generator
     seed: int
     customers: int
     name: str = "as assumed"
@@ -132,7 +132,7 @@ class DataSetResult:
 def run_case(case: DataSet) -> DataSetResult:
     """Forecast, train and pick on one data set."""
     with threadpool_limits(1):  # cases run side by side, one per core
-        readings = generate(case.given, WEEKS, case.seed, case.customers)
+        readings = generate(case.generator, WEEKS, case.seed, case.customers)
         errors, vectors, regimes = forecasts_of(readings)
         hours = WEEK // HORIZON
         online = Online(len(METHODS), case.seed)
@@ -160,9 +160,9 @@ def forecasts_of(readings: PowerReadings) -> tuple[Floats, Floats, Integers]:
     for week in range(WARM, loads.shape[1] // WEEK):
         fitted = fit(loads[:, : week * WEEK])
         hours = np.arange(week * WEEK, (week + 1) * WEEK, HORIZON) // HORIZON
-        given = pasts_of(loads, hours)
+        pasts = pasts_of(loads, hours)
         actual = values_of(loads, hours)
-        by_method = [percentage_errors(actual, method(fitted, *given)) for method in METHODS.values()]
+        by_method = [percentage_errors(actual, method(fitted, *pasts)) for method in METHODS.values()]
         found.append(np.stack(by_method, axis=-1).reshape(customers, len(hours), len(METHODS)))
     begins = np.arange(WARM * WEEK, loads.shape[1], HORIZON)
     vectors = np.stack([deviations[:, begins - back] for back in range(HORIZON, 0, -1)], axis=-1)
@@ -173,12 +173,14 @@ def forecasts_of(readings: PowerReadings) -> tuple[Floats, Floats, Integers]:
 Part = tuple[Floats, Floats, Integers]
 
 
-def _fold(known: Part, judged: Part, online: Online, seed: int) -> ForecastWeek:
+def _fold(training: Part, test: Part, online: Online, seed: int) -> ForecastWeek:
     """Train on `known`, pick on `judged`: (vectors, errors, regimes)."""
-    vectors, errors, regimes = judged
+    vectors, errors, regimes = test
     flat, many = errors.reshape(-1, len(METHODS)), errors.shape[:2]
-    by_regime = {regime: int(known[1][known[2] == regime].mean(axis=0).argmin()) for regime in np.unique(known[2]).tolist()}
-    selector = selector_of([str(c) for c in range(len(vectors))], known[0], known[1], seed)
+    by_regime = {
+        regime: int(training[1][training[2] == regime].mean(axis=0).argmin()) for regime in np.unique(training[2]).tolist()
+    }
+    selector = selector_of([str(c) for c in range(len(vectors))], training[0], training[1], seed)
     network = selector.chooser
     ran, asked = as_it_runs(selector, vectors, errors)
     chosen = {
@@ -268,7 +270,7 @@ def bars(results: Sequence[DataSetResult]) -> tuple[Check, ...]:
     )
 
 
-def held(result: DataSetResult) -> tuple[bool, ...]:
+def bars_held(result: DataSetResult) -> tuple[bool, ...]:
     """Return by bar True if it holds on one data set."""
     return (
         min(result.accuracies) >= PAPER["lowest fold"],

@@ -52,12 +52,12 @@ def sliding2(_: Fitted, past: Floats, customer: Integers, start: Integers) -> Fl
 
 def caiso(_: Fitted, past: Floats, customer: Integers, start: Integers) -> Floats:
     """Return the mean of equal quarter hours on like days of two weeks (California ISO, "10 in 10")."""
-    return _mean_of(_like_days(past, 0), _like(start))
+    return _mean_of(_like_days(past, 0), _same_kind_of_day(start))
 
 
 def nyiso(_: Fitted, past: Floats, customer: Integers, start: Integers) -> Floats:
     """Return `caiso` over the half of highest consumption (New York ISO, "high 5 of 10")."""
-    like, days = _like(start), _totals(past, start)
+    like, days = _same_kind_of_day(start), _totals(past, start)
     by_total = np.argsort(np.where(like, -days, np.inf), axis=1, kind="stable")
     highest = np.argsort(by_total, axis=1, kind="stable") < like.sum(axis=1, keepdims=True) // 2
     return _mean_of(_like_days(past, 0), highest)
@@ -65,7 +65,7 @@ def nyiso(_: Fitted, past: Floats, customer: Integers, start: Integers) -> Float
 
 def casce(fitted: Fitted, past: Floats, customer: Integers, start: Integers) -> Floats:
     """Return `caiso` times a day-of adjustment in LEAST to MOST (Southern California Edison)."""
-    like = _like(start)
+    like = _same_kind_of_day(start)
     before = np.concatenate([_mean_of(_like_days(past, -back * HORIZON), like) for back in (4, 3, 2)], axis=1)
     ratio = past[:, -4 * HORIZON : -HORIZON].sum(axis=1) / before.sum(axis=1)
     found: Floats = caiso(fitted, past, customer, start) * np.clip(ratio, LEAST, MOST)[:, None]
@@ -157,7 +157,7 @@ def _flat(values: Floats) -> Floats:
     return np.repeat(values[:, None], HORIZON, axis=1)
 
 
-def _like(start: Integers) -> Truths:
+def _same_kind_of_day(start: Integers) -> Truths:
     """Return True where the day d + 1 days ago is like today, shape (n, LOOK_BACK)."""
     weekday = (start // DAY)[:, None]
     ago = (weekday - np.arange(1, LOOK_BACK + 1)) % 7

@@ -22,14 +22,14 @@ def run_dynamic_dataflow_spark(options: ExperimentOptions) -> Findings:
     begun = time.monotonic()
     example = application("demand_response")
     options.progress("readings, methods, training", 0, 2)
-    given = example.plan(SHORT, FEWER) if options.quick else example.plan()
+    plan = example.plan(SHORT, FEWER) if options.quick else example.plan()
     options.progress("on Spark", 1, 2)
     with tempfile.TemporaryDirectory(prefix="demand-response-") as folder:
-        checked = example.carry_out(given, Path(folder), show=False)
-        lines = example.page(given, Path(folder), checked)
+        checked = example.carry_out(plan, Path(folder), show=False)
+        lines = example.page(plan, Path(folder), checked)
     options.progress("done", 2, 2)
     seconds = time.monotonic() - begun
-    due = given.hours * len(given.customers)
+    due = plan.hours * len(plan.customers)
     checks = (
         Check.at_least("forecasts checked, of those due", checked.forecasts / due, 1.0, SOURCE),
         Check.at_most("results that differ from plain Python", float(len(checked.differences)), 0.0, SOURCE),
@@ -44,7 +44,7 @@ def run_dynamic_dataflow_spark(options: ExperimentOptions) -> Findings:
             for name in ("forecasts", "methods", "switches", "errors", "hours", "curtailed", "reductions")
         },
         "differences": list(checked.differences[:10]),
-        "data": {"kind": "synthetic", "customers": len(given.customers), "hours": given.hours},
+        "data": {"kind": "synthetic", "customers": len(plan.customers), "hours": plan.hours},
     }
     table = Table(
         "By hour (Spark, synthetic readings)", ("what was expected, forecast and chosen",), tuple((each,) for each in lines)

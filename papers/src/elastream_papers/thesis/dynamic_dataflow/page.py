@@ -27,7 +27,7 @@ from elastream_papers.thesis.dynamic_dataflow.experiment import (
     DataSet,
     DataSetResult,
     bars,
-    held,
+    bars_held,
     run_case,
 )
 from elastream_papers.thesis.dynamic_dataflow.methods import METHODS
@@ -52,15 +52,15 @@ def run_dynamic_dataflow(options: ExperimentOptions) -> Findings:
 
     sensitivity: also each parameter halved and doubled.
     """
-    given = Generator()
+    generator = Generator()
     customers = FEWER_CUSTOMERS if options.quick else CUSTOMERS
-    cases = [DataSet(given, seed, customers) for seed in range(1, SEEDS + 1)]
+    cases = [DataSet(generator, seed, customers) for seed in range(1, SEEDS + 1)]
     cases += [
-        DataSet(drawn(given, seed), seed, customers, "drawn")
+        DataSet(drawn(generator, seed), seed, customers, "drawn")
         for seed in range(1, (FEWER_DRAWS if options.quick else DRAWS) + 1)
     ]
     if options.sensitivity:
-        cases += [DataSet(varied, 1, customers, name) for name, varied in labelled(given).items()]
+        cases += [DataSet(varied, 1, customers, name) for name, varied in labelled(generator).items()]
     results, seconds = run_all(run_case, cases, options, lambda case: f"data {case.name}")
     return outcome(results, consequences(options.quick), seconds)
 
@@ -124,7 +124,7 @@ SWITCHING = (
 
 def shares_of(checks: Sequence[Check], draws: Sequence[DataSetResult]) -> dict[str, float]:
     """Return the share of drawn data sets in which each bar holds."""
-    found = np.array([held(each) for each in draws], dtype=float)
+    found = np.array([bars_held(each) for each in draws], dtype=float)
     return {check.name: round(float(found[:, number].mean()), 4) for number, check in enumerate(checks)} if draws else {}
 
 

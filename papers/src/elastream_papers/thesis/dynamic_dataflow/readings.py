@@ -76,51 +76,51 @@ class PowerReadings:
         return self.power.reshape(self.power.shape[0], -1, INTERVAL)
 
 
-def generate(given: Generator, weeks: int, seed: int, customers: int = CUSTOMERS) -> PowerReadings:
+def generate(generator: Generator, weeks: int, seed: int, customers: int = CUSTOMERS) -> PowerReadings:
     """Return `weeks` weeks of readings; equal for equal arguments."""
     rng = np.random.default_rng(seed)
     minutes = weeks * WEEK * INTERVAL
-    regime = np.array([_regimes(rng, given, Regime(c % len(Regime)), minutes) for c in range(customers)])
+    regime = np.array([_regimes(rng, generator, Regime(c % len(Regime)), minutes) for c in range(customers)])
     clock = np.arange(minutes)
     interval, weekend = clock // INTERVAL % DAY, clock // INTERVAL // DAY % 7 >= 5
-    cycle = given.daily * -np.cos(2 * np.pi * (np.arange(DAY) + 0.5) / DAY)
+    cycle = generator.daily * -np.cos(2 * np.pi * (np.arange(DAY) + 0.5) / DAY)
     power = np.empty((customers, minutes))
     for customer in range(customers):
-        level = given.level * np.exp(given.spread * rng.standard_normal())
-        shape = np.stack([cycle, cycle - given.weekend])
-        timetable = shape + given.steps * rng.standard_normal((2, DAY))
+        level = generator.level * np.exp(generator.spread * rng.standard_normal())
+        shape = np.stack([cycle, cycle - generator.weekend])
+        timetable = shape + generator.steps * rng.standard_normal((2, DAY))
         usual = np.where(weekend, shape[1][interval], shape[0][interval])
-        weather = given.weather * _wander(rng, clock, given.weather_days * 24 * 60, 1 / 2)
-        drift = given.drift * _wander(rng, clock, given.drift_hours * 60, 1 / 3)
-        phase = rng.uniform(0, given.cycle_minutes)
-        on = np.where((clock + phase) % given.cycle_minutes < given.cycle_minutes / 2, 1.0, -1.0)
+        weather = generator.weather * _slow_variation(rng, clock, generator.weather_days * 24 * 60, 1 / 2)
+        drift = generator.drift * _slow_variation(rng, clock, generator.drift_hours * 60, 1 / 3)
+        phase = rng.uniform(0, generator.cycle_minutes)
+        on = np.where((clock + phase) % generator.cycle_minutes < generator.cycle_minutes / 2, 1.0, -1.0)
         mean = np.choose(
             regime[customer],
             [
                 np.exp(np.where(weekend, timetable[1][interval], timetable[0][interval]) + weather),
                 np.exp(weather + drift),
-                np.exp(usual + weather) * (1 + given.cycle * on),
+                np.exp(usual + weather) * (1 + generator.cycle * on),
             ],
         )
-        noise = np.choose(regime[customer], [given.noise_scheduled, given.noise_drifting, given.noise_cycling])
+        noise = np.choose(regime[customer], [generator.noise_scheduled, generator.noise_drifting, generator.noise_cycling])
         power[customer] = level * mean * np.maximum(1 + noise * rng.standard_normal(minutes), 0.01)
     return PowerReadings(power, regime)
 
 
-def _regimes(rng: np.random.Generator, given: Generator, home: Regime, minutes: int) -> Integers:
+def _regimes(rng: np.random.Generator, generator: Generator, home: Regime, minutes: int) -> Integers:
     """Return the regime of each minute: home and away in turn, memoryless."""
     others = [regime for regime in Regime if regime is not home]
     found: list[Integers] = []
     at_home = True
     while sum(map(len, found)) < minutes:
-        hours = rng.exponential(given.home_hours if at_home else given.away_hours)
+        hours = rng.exponential(generator.home_hours if at_home else generator.away_hours)
         now = home if at_home else others[rng.integers(len(others))]
         found.append(np.full(max(1, min(round(hours * 60), minutes)), now, dtype=np.int64))
         at_home = not at_home
     return np.concatenate(found)[:minutes]
 
 
-def _wander(rng: np.random.Generator, clock: Integers, period: float, around: float) -> Floats:
+def _slow_variation(rng: np.random.Generator, clock: Integers, period: float, around: float) -> Floats:
     periods = period * rng.uniform(1 - around, 1 + around, 3)
     phases = rng.uniform(0, 2 * np.pi, 3)
     found: Floats = np.sqrt(2 / 3) * np.sin(2 * np.pi * clock / periods[:, None] + phases[:, None]).sum(axis=0)

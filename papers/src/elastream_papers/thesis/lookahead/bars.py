@@ -73,7 +73,13 @@ class LookaheadResults:
 
 def bars(results: LookaheadResults) -> tuple[Check, ...]:
     """Return the bars."""
-    parts: tuple[Callable[[LookaheadResults], Iterator[Check]], ...] = (_kept, _profits, _stability, _errors, _biases)
+    parts: tuple[Callable[[LookaheadResults], Iterator[Check]], ...] = (
+        _throughput_bars,
+        _profits,
+        _stability,
+        _errors,
+        _biases,
+    )
     return tuple(check for part in parts for check in part(results))
 
 
@@ -88,7 +94,7 @@ def ranked(x: Sequence[float], y: Sequence[float]) -> float:
     return float(np.mean((ranks[0] - ranks[0].mean()) * (ranks[1] - ranks[1].mean())) / (spread[0] * spread[1]))
 
 
-def _kept(results: LookaheadResults) -> Iterator[Check]:
+def _throughput_bars(results: LookaheadResults) -> Iterator[Check]:
     found = {(p, h): results.mean("waited", p, h) for p in POLICIES for h in results.horizons}
     for name, policies in (("PLAStiCC", POLICIES[:1]), ("the others", POLICIES[1:])):
         policy, horizon = min((each for each in found if each[0] in policies), key=found.__getitem__)
@@ -177,7 +183,7 @@ def _biases(results: LookaheadResults) -> Iterator[Check]:
     lead = {each: profit(PLASTICC, *each) - max(profit(p, *each) for p in others) for each in small}
     worst = min(lead, key=lead.__getitem__)
     yield Check(
-        f"PLAStiCC above WPA, WPO and WPP at small errors, the least, {_said(worst)}", round(lead[worst], 4), "> 0",
+        f"PLAStiCC above WPA, WPO and WPP at small errors, the least, {_case_text(worst)}", round(lead[worst], 4), "> 0",
         lead[worst] > 0, source,
     )  # fmt: skip
     spread = {
@@ -196,9 +202,9 @@ def _biases(results: LookaheadResults) -> Iterator[Check]:
     behind = {each: min(profit(p, *each) for p in (PLASTICC, "wpa", "wpo")) - profit("wpp", *each) for each in pairs}
     worst = min(behind, key=behind.__getitem__)
     yield Check(
-        f"WPP below all others, the least, {_said(worst)}", round(behind[worst], 4), "> 0", behind[worst] > 0, source
+        f"WPP below all others, the least, {_case_text(worst)}", round(behind[worst], 4), "> 0", behind[worst] > 0, source
     )
 
 
-def _said(case: tuple[float, float]) -> str:
+def _case_text(case: tuple[float, float]) -> str:
     return f"error {case[0]:.0%}, bias {case[1]:+.0%}"

@@ -112,7 +112,7 @@ class LookaheadCase:
     horizon: int
     seed: int
     forecast: Foresight = field(default_factory=Foresight)
-    given: LookaheadAssumptions = field(default_factory=LookaheadAssumptions)
+    assumptions: LookaheadAssumptions = field(default_factory=LookaheadAssumptions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,32 +141,32 @@ class LookaheadRun:
     series: Floats
 
 
-def site_of(seed: int, given: LookaheadAssumptions) -> Site:
+def site_of(seed: int, assumptions: LookaheadAssumptions) -> Site:
     """Return the synthetic dataflow of a seed, its loads and its hosts."""
     loads = streams(seed)
-    graph = synthetic(given.flow, loads, seed)
-    lowest, highest = break_even(given.flow, graph)
+    graph = synthetic(assumptions.flow, loads, seed)
+    lowest, highest = break_even(assumptions.flow, graph)
     first = {name: load.count(INSTANT) / INSTANT for name, load in loads.items()}
     return Site(
         graph,
-        host_types(given.cloud),
+        host_types(assumptions.cloud),
         loads,
         first,
         Goal(TARGET, TOLERANCE, highest, lowest, RUN),
-        settings_of(given.cloud, varies=True, seed=seed),
+        settings_of(assumptions.cloud, varies=True, seed=seed),
         seed,
     )
 
 
 @cache
-def _most(seed: int, given: LookaheadAssumptions) -> float:
-    return at_best(site_of(seed, given))[0]
+def _most(seed: int, assumptions: LookaheadAssumptions) -> float:
+    return at_best(site_of(seed, assumptions))[0]
 
 
 def run_case(case: LookaheadCase) -> LookaheadRun:
     """Deploy by CE's first plan (p. 105), then adapt for 12 hours."""
     began = time.process_time()
-    site = site_of(case.seed, case.given)
+    site = site_of(case.seed, case.assumptions)
     problem, conditions = problem_at(site)
     found, _ = searched("ce", problem, conditions, 0.0)
     plant = deployed(site, problem, found.deployment)
@@ -187,6 +187,6 @@ def run_case(case: LookaheadCase) -> LookaheadRun:
         *undone(decision.note for decision in run.decisions),
         time.process_time() - began,
         run.refused,
-        _most(case.seed, case.given),
+        _most(case.seed, case.assumptions),
         np.column_stack([worth.ends / 3600, worth.hosts, worth.throughput, worth.value]),
     )

@@ -53,26 +53,28 @@ def run_lookahead(options: ExperimentOptions) -> Findings:
 
     sensitivity: also the quick form with drawn assumptions.
     """
-    given = LookaheadAssumptions()
-    draws = draws_of(given, options)
-    clouds = {name: replace(given, cloud=replace(given.cloud, **changed)) for name, changed in CLOUDS.items()}
-    cases = [*_cases(given, options.quick, True), *(case for each in draws for case in _cases(each, True, False))]
+    assumptions = LookaheadAssumptions()
+    draws = draws_of(assumptions, options)
+    clouds = {name: replace(assumptions, cloud=replace(assumptions.cloud, **changed)) for name, changed in CLOUDS.items()}
+    cases = [*_cases(assumptions, options.quick, True), *(case for each in draws for case in _cases(each, True, False))]
     cases += [case for each in clouds.values() for case in _cloud_cases(each, options.quick)]
     runs, seconds = run_all(run_case, cases, options, lambda c: f"{c.policy}, {c.horizon} min")
     by_given = {
-        each: LookaheadResults([run for run in runs if run.case.given == each])
-        for each in (given, *clouds.values(), *draws)
+        each: LookaheadResults([run for run in runs if run.case.assumptions == each])
+        for each in (assumptions, *clouds.values(), *draws)
     }
     others = {name: by_given[each] for name, each in clouds.items()}
-    return outcome(by_given[given], [by_given[each] for each in draws], seconds, others)
+    return outcome(by_given[assumptions], [by_given[each] for each in draws], seconds, others)
 
 
-def _cloud_cases(given: LookaheadAssumptions, quick: bool) -> list[LookaheadCase]:
+def _cloud_cases(assumptions: LookaheadAssumptions, quick: bool) -> list[LookaheadCase]:
     wanted = [*((PLASTICC, horizon) for horizon in CLOUDED), *((policy, FIGURE_5_5) for policy in ("caf", CE))]
-    return [LookaheadCase(*each, seed, given=given) for each in wanted for seed in (QUICK_SEEDS if quick else SEEDS)]
+    return [
+        LookaheadCase(*each, seed, assumptions=assumptions) for each in wanted for seed in (QUICK_SEEDS if quick else SEEDS)
+    ]
 
 
-def _cases(given: LookaheadAssumptions, quick: bool, real: bool) -> list[LookaheadCase]:
+def _cases(assumptions: LookaheadAssumptions, quick: bool, real: bool) -> list[LookaheadCase]:
     horizons, errors = (QUICK_HORIZONS, QUICK_ERRORS) if quick else (HORIZONS, ERRORS)
     biases, seeds = (QUICK_BIASES, QUICK_SEEDS) if quick else (BIASES, SEEDS)
     wanted: dict[tuple[str, int, Foresight], None] = {(policy, FIGURE_5_5, Foresight()): None for policy in REACTIVE}
@@ -86,7 +88,7 @@ def _cases(given: LookaheadAssumptions, quick: bool, real: bool) -> list[Lookahe
         wanted |= {(PLASTICC, FIGURE_5_5, Foresight(by)): None for by in FORECASTERS}
     if not quick:
         wanted |= {(INTERVAL, horizon, Foresight()): None for horizon in horizons}
-    return [LookaheadCase(*each[:2], seed, each[2], given) for each in wanted for seed in seeds]
+    return [LookaheadCase(*each[:2], seed, each[2], assumptions) for each in wanted for seed in seeds]
 
 
 def outcome(
@@ -98,7 +100,7 @@ def outcome(
     """Return the findings. draws: under drawn assumptions; clouds: under other clouds, by name."""
     checks = bars(main)
     shares = shares_of(checks, [bars(each) for each in draws])
-    given = main.runs[0].case.given
+    assumptions = main.runs[0].case.assumptions
     figures: dict[str, Any] = {
         "horizons": {p: {str(h): _summary(main.of(p, h)) for h in main.horizons} for p in POLICIES},
         "beside": {p: {str(h): _summary(main.of(p, h)) for h in main.horizons} for p in (*BESIDE, INTERVAL)},
@@ -114,7 +116,7 @@ def outcome(
         "forecasters": {by: _summary(main.of(PLASTICC, FIGURE_5_5, by=by)) for by in FORECASTERS},
         "share of draws": shares,
         "draws": {"number": len(draws), "within": AROUND},
-        "assumptions": values(given.flow) | values(given.cloud),
+        "assumptions": values(assumptions.flow) | values(assumptions.cloud),
     }
     return report(
         "Value against cost: look-ahead scheduling (simulated)",
@@ -130,7 +132,7 @@ def outcome(
             "Errors (Figures 5.4 and 5.5)": [error_table(main), *_error_plots(main)],
             "Real forecasters": [forecaster_table(main)],
             "Other clouds": [cloud_table({"as assumed": main} | dict(clouds))],
-            "What is assumed": [assumption_table(given.flow), assumption_table(given.cloud)],
+            "What is assumed": [assumption_table(assumptions.flow), assumption_table(assumptions.cloud)],
             "What depends on it": share_table(shares, len(draws)),
         },
         seconds,

@@ -64,20 +64,20 @@ def streams(seed: int, seconds: float = RUN) -> dict[str, Pattern]:
     return found
 
 
-def synthetic(given: SyntheticAssumptions, loads: Mapping[str, ArrivalPattern], seed: int) -> Graph:
+def synthetic(assumptions: SyntheticAssumptions, loads: Mapping[str, ArrivalPattern], seed: int) -> Graph:
     """Return the dataflow: `p<stage>_<row>` feeds its row in the next stage, some another one too."""
     rng = np.random.default_rng([seed, 53])
     numbers = iter(rng.permutation(NUMBERS).tolist())
     operators = [
-        Operator(name, Kind.SOURCE, reads=Simulated(load), cores=0.0, record_bytes=given.record)
+        Operator(name, Kind.SOURCE, reads=Simulated(load), cores=0.0, record_bytes=assumptions.record)
         for name, load in loads.items()
     ]
     edges = [Edge(name, _name(0, row)) for row, name in enumerate(loads)]
     for stage in range(STAGES):
         for row in range(WIDE):
-            alternates = _alternates(given, next(numbers), rng)
-            operators.append(Operator(_name(stage, row), alternates=alternates, record_bytes=given.record))
-            crosses, aside = rng.uniform() < given.crossing, int(rng.integers(1, WIDE))
+            alternates = _alternates(assumptions, next(numbers), rng)
+            operators.append(Operator(_name(stage, row), alternates=alternates, record_bytes=assumptions.record))
+            crosses, aside = rng.uniform() < assumptions.crossing, int(rng.integers(1, WIDE))
             if stage == STAGES - 1:
                 edges.append(Edge(_name(stage, row), f"output_{row}"))
             elif crosses:
@@ -95,17 +95,21 @@ def _name(stage: int, row: int) -> str:
     return f"p{stage}_{row}"
 
 
-def _alternates(given: SyntheticAssumptions, number: int, rng: np.random.Generator) -> tuple[Alternate, ...]:
-    best = given.work * (1 + rng.uniform(-given.spread, given.spread))
+def _alternates(assumptions: SyntheticAssumptions, number: int, rng: np.random.Generator) -> tuple[Alternate, ...]:
+    best = assumptions.work * (1 + rng.uniform(-assumptions.spread, assumptions.spread))
     found = []
     for rank in range(number):
-        value, part = (1.0, 1.0) if rank == 0 else (rng.uniform(given.least_value, 1.0), rng.uniform(given.least_cost, 1.0))
-        emitted = 1 + rng.uniform(-given.selectivity, given.selectivity)
+        value, part = (
+            (1.0, 1.0)
+            if rank == 0
+            else (rng.uniform(assumptions.least_value, 1.0), rng.uniform(assumptions.least_cost, 1.0))
+        )
+        emitted = 1 + rng.uniform(-assumptions.selectivity, assumptions.selectivity)
         found.append(Alternate(f"a{rank}", value=value, cost=max(1e-6, best * part), selectivity=emitted))
     return tuple(found)
 
 
-def break_even(given: SyntheticAssumptions, graph: Graph) -> tuple[float, float]:
+def break_even(assumptions: SyntheticAssumptions, graph: Graph) -> tuple[float, float]:
     """Return hourly costs at which the lowest and highest value break even, at the mean rate."""
     best = {each.name: each.alternates[0] for each in graph.operators if each.alternates}
     rates = offered_rates(
@@ -115,5 +119,5 @@ def break_even(given: SyntheticAssumptions, graph: Graph) -> tuple[float, float]
     )
     cores = math.fsum(rates[name] * (alternate.cost or 0.0) for name, alternate in best.items())
     _, speed, _, price = PRICES["m1.small"]
-    highest = given.worth * cores * price / speed
+    highest = assumptions.worth * cores * price / speed
     return highest / 2, highest

@@ -75,7 +75,7 @@ class PlanCase:
     rate: int
     seconds: float = 60.0
     alternates: bool = True
-    given: ReactiveAssumptions = field(default_factory=ReactiveAssumptions)
+    assumptions: ReactiveAssumptions = field(default_factory=ReactiveAssumptions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class ReactiveCase:
     seed: int
     plan: Deployment
     alternates: bool = True
-    given: ReactiveAssumptions = field(default_factory=ReactiveAssumptions)
+    assumptions: ReactiveAssumptions = field(default_factory=ReactiveAssumptions)
     stages: tuple[int, int] = IN_TURNS
 
 
@@ -137,27 +137,33 @@ class ReactiveRun:
 
 
 def site_of(
-    rate: int, varies: Variation, seed: int, given: ReactiveAssumptions, *, alternates: bool = True, seconds: float = RUN
+    rate: int,
+    varies: Variation,
+    seed: int,
+    assumptions: ReactiveAssumptions,
+    *,
+    alternates: bool = True,
+    seconds: float = RUN,
 ) -> Site:
     """Return Linear Road at a mean of `rate` position reports a second."""
-    load = walk(rate, seed, given.cloud, seconds) if varies.rates else constant(float(rate), seconds)
-    graph = linear_road(given.road, load, rate)
+    load = walk(rate, seed, assumptions.cloud, seconds) if varies.rates else constant(float(rate), seconds)
+    graph = linear_road(assumptions.road, load, rate)
     if not alternates:
         graph = of_best(graph)
     lowest, highest = break_even(rate)
     return Site(
         graph,
-        host_types(given.cloud),
+        host_types(assumptions.cloud),
         graph.loads,
-        {"positions": float(rate), "updates": given.road.updates * rate},
+        {"positions": float(rate), "updates": assumptions.road.updates * rate},
         Goal(TARGET, TOLERANCE, highest, lowest, RUN),
-        settings_of(given.cloud, varies=varies.hosts, seed=seed),
+        settings_of(assumptions.cloud, varies=varies.hosts, seed=seed),
         seed,
     )
 
 
 def plan_case(case: PlanCase) -> Planned:
-    site = site_of(case.rate, NONE, SEEDS[0], case.given, alternates=case.alternates)
+    site = site_of(case.rate, NONE, SEEDS[0], case.assumptions, alternates=case.alternates)
     problem, conditions = problem_at(site)
     began = time.process_time()
     found, bound = searched(case.algorithm, problem, conditions, case.seconds)
@@ -192,10 +198,10 @@ def _adapting(case: ReactiveCase, goal: Goal) -> Policy:
 
 def run_case(case: ReactiveCase) -> ReactiveRun:
     """Run a plan for 12 hours."""
-    site = site_of(case.rate, case.varies, case.seed, case.given, alternates=case.alternates)
+    site = site_of(case.rate, case.varies, case.seed, case.assumptions, alternates=case.alternates)
     problem, _ = problem_at(site)
     # A run without alternates is judged on the line of the dataflow that has them.
-    whole = site_of(case.rate, case.varies, case.seed, case.given)
+    whole = site_of(case.rate, case.varies, case.seed, case.assumptions)
     line, line_of_all = (problem_at(replace(whole, goal=replace(whole.goal, over=over)))[0].line for over in OVER)
     plant = deployed(site, problem, case.plan)
     policy: Policy = _adapting(case, site.goal) if case.adapted else Untouched()

@@ -78,15 +78,15 @@ def break_even(rate: float) -> tuple[float, float]:
     return LOWEST * rate / PER, HIGHEST * rate / PER
 
 
-def linear_road(given: LinearRoadAssumptions, reports: ArrivalPattern, rate: float) -> Graph:
+def linear_road(assumptions: LinearRoadAssumptions, reports: ArrivalPattern, rate: float) -> Graph:
     """Return Figure 4.5's dataflow.
 
     reports: load of position reports; rate: its mean (reports/s), which scales the weather updates.
     """
-    loads = {"updates": constant(given.updates * rate, reports.seconds), "positions": reports}
+    loads = {"updates": constant(assumptions.updates * rate, reports.seconds), "positions": reports}
     dynamic = {"congestion": CONGESTION, "travel_times": TRAVEL_TIMES}
     fixed = {
-        name: {name: (1.0, getattr(given, name), given.notices if name == "accidents" else 1.0)}
+        name: {name: (1.0, getattr(assumptions, name), assumptions.notices if name == "accidents" else 1.0)}
         for name in OPERATORS
         if name not in dynamic
     }
@@ -95,10 +95,13 @@ def linear_road(given: LinearRoadAssumptions, reports: ArrivalPattern, rate: flo
         "linear_road",
         (
             *(
-                Operator(name, Kind.SOURCE, reads=Simulated(load), cores=0.0, record_bytes=given.record)
+                Operator(name, Kind.SOURCE, reads=Simulated(load), cores=0.0, record_bytes=assumptions.record)
                 for name, load in loads.items()
             ),
-            *(Operator(name, alternates=given.alternates(table[name]), record_bytes=given.record) for name in OPERATORS),
+            *(
+                Operator(name, alternates=assumptions.alternates(table[name]), record_bytes=assumptions.record)
+                for name in OPERATORS
+            ),
             *(Operator(name, Kind.SINK, cores=0.0) for name in ("notices", "accounts", "answers")),
         ),
         tuple(Edge(source, target) for source, target in EDGES),

@@ -54,63 +54,71 @@ def run_reactive(options: ExperimentOptions) -> Findings:
 
     sensitivity: also the quick form with drawn assumptions.
     """
-    given = ReactiveAssumptions()
-    draws = draws_of(given, options)
-    units = [] if options.quick else [replace(given, road=replace(given.road, unit=unit)) for unit in UNITS]
-    sets = [(given, options.quick), *((each, True) for each in draws)]
+    assumptions = ReactiveAssumptions()
+    draws = draws_of(assumptions, options)
+    units = [] if options.quick else [replace(assumptions, road=replace(assumptions.road, unit=unit)) for unit in UNITS]
+    sets = [(assumptions, options.quick), *((each, True) for each in draws)]
     wanted = [case for each, quick in sets for case in _plans(each, quick)]
     wanted += [case for each in units for case in _plans(each, True) if case.rate == TABLED and case.alternates]
     plans, first = run_all(plan_case, wanted, options, lambda c: f"plan {c.algorithm}, {c.rate}/s")
     todo = [
         case
         for each, quick in [*sets, *((unit, True) for unit in units)]
-        for case in _runs(each, quick, [p for p in plans if p.case.given == each])
+        for case in _runs(each, quick, [p for p in plans if p.case.assumptions == each])
     ]
     runs, second = run_all(run_case, todo, options, lambda c: f"{c.algorithm}, {c.rate}/s")
 
     def results(of: ReactiveAssumptions) -> ReactiveResults:
-        return ReactiveResults([p for p in plans if p.case.given == of], [r for r in runs if r.case.given == of])
+        return ReactiveResults(
+            [p for p in plans if p.case.assumptions == of], [r for r in runs if r.case.assumptions == of]
+        )
 
-    return outcome(results(given), [results(each) for each in draws], first + second, [results(each) for each in units])
+    return outcome(
+        results(assumptions), [results(each) for each in draws], first + second, [results(each) for each in units]
+    )
 
 
-def _plans(given: ReactiveAssumptions, quick: bool) -> list[PlanCase]:
+def _plans(assumptions: ReactiveAssumptions, quick: bool) -> list[PlanCase]:
     """Return the plans to make, the longest first for balanced workers."""
     rates = QUICK_PLANNED if quick else PLANNED
     run = QUICK_RATES if quick else RATES
     found = [
-        PlanCase("exact", rate, PROOF if rate == TABLED and not quick else SHORT, True, given)
+        PlanCase("exact", rate, PROOF if rate == TABLED and not quick else SHORT, True, assumptions)
         for rate in sorted(run, key=lambda rate: rate != TABLED)
     ]
-    found += [PlanCase("genetic", rate, given=given) for rate in reversed(run if quick else rates) if rate <= GENETIC_UP_TO]
+    found += [
+        PlanCase("genetic", rate, assumptions=assumptions)
+        for rate in reversed(run if quick else rates)
+        if rate <= GENETIC_UP_TO
+    ]
     for algorithm in ("ce", "sh"):
-        found += [PlanCase(algorithm, rate, given=given) for rate in reversed(rates)]
-        found += [PlanCase(algorithm, rate, alternates=False, given=given) for rate in run]
+        found += [PlanCase(algorithm, rate, assumptions=assumptions) for rate in reversed(rates)]
+        found += [PlanCase(algorithm, rate, alternates=False, assumptions=assumptions) for rate in run]
     return found
 
 
-def _runs(given: ReactiveAssumptions, quick: bool, plans: Sequence[Planned]) -> list[ReactiveCase]:
+def _runs(assumptions: ReactiveAssumptions, quick: bool, plans: Sequence[Planned]) -> list[ReactiveCase]:
     rates, seeds = (QUICK_RATES, QUICK_SEEDS) if quick else (RATES, SEEDS)
     by = {(p.case.algorithm, p.case.rate, p.case.alternates): p.plan for p in plans}
     found = []
     for rate in sorted(rates, reverse=True):
         for seed in seeds:
             found += [
-                ReactiveCase(algorithm, rate, BOTH, True, seed, by[plan, rate, alternates], alternates, given)
+                ReactiveCase(algorithm, rate, BOTH, True, seed, by[plan, rate, alternates], alternates, assumptions)
                 for alternates in ALL_OPTIONS
                 for algorithm in (*GREEDY, *(["genetic"] if alternates and rate <= ADAPTED_UP_TO else []))
                 if ((plan := "ce" if algorithm == OWN else algorithm), rate, alternates) in by
             ]
             if rate == TABLED:
                 found += [
-                    ReactiveCase(algorithm, rate, BOTH, True, seed, by[algorithm, rate, True], True, given, stages)
+                    ReactiveCase(algorithm, rate, BOTH, True, seed, by[algorithm, rate, True], True, assumptions, stages)
                     for algorithm in ("ce", "sh")
                     for stages in STAGES
                     if stages != IN_TURNS
                 ]
             varied = COLUMNS.values() if rate == TABLED else () if quick or seed != seeds[0] else (BOTH,)
             found += [
-                ReactiveCase(algorithm, rate, varies, False, seed, by[algorithm, rate, True], True, given)
+                ReactiveCase(algorithm, rate, varies, False, seed, by[algorithm, rate, True], True, assumptions)
                 for algorithm in ALGORITHMS
                 for varies in varied
                 if (algorithm, rate, True) in by and (varies != NONE or seed == seeds[0])
@@ -124,7 +132,7 @@ def outcome(
     """Return the findings. draws: under drawn assumptions; units: under other units of cost."""
     checks = bars(main)
     shares = shares_of(checks, [bars(each) for each in draws])
-    given = main.planned[0].case.given
+    assumptions = main.planned[0].case.assumptions
     figures: dict[str, Any] = {
         "static": {
             algorithm: {
@@ -151,11 +159,11 @@ def outcome(
             f"{m}, {n}": {p: _summary(runs) for p in ("ce", "sh") if (runs := main.of(p, TABLED, stages=(m, n)))}
             for m, n in STAGES
         },
-        "unit of cost": {f"{each.planned[0].case.given.road.unit:g}": _unit_json(each) for each in (main, *units)},
+        "unit of cost": {f"{each.planned[0].case.assumptions.road.unit:g}": _unit_json(each) for each in (main, *units)},
         "plans": {algorithm: {str(p.case.rate): _plan_json(p) for p in main.plans(algorithm)} for algorithm in ALGORITHMS},
         "share of draws": shares,
         "draws": {"number": len(draws), "within": AROUND},
-        "assumptions": values(given.road) | values(given.cloud),
+        "assumptions": values(assumptions.road) | values(assumptions.cloud),
     }
     return report(
         "Value against cost: reactive scheduling (simulated)",
@@ -172,7 +180,7 @@ def outcome(
             "Static plans (Table 4.2)": [static_table(main), _static_plot(main)],
             "Adapted (Figure 4.6)": [adapted_table(main), *_adapted_plots(main)],
             "Planning (Figure 4.7)": [planning_table(main), *_planning_plots(main)],
-            "What is assumed": [assumption_table(given.road), assumption_table(given.cloud)],
+            "What is assumed": [assumption_table(assumptions.road), assumption_table(assumptions.cloud)],
             "What depends on it": share_table(shares, len(draws)),
         },
         seconds,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from elastream.policies.value_cost.greedy import deployed, ranked, with_successors
-from elastream.policies.value_cost.policy import Centralised, SearchRequest, SearchResult, answered
+from elastream.policies.value_cost.policy import Centralised, SearchRequest, SearchResult, search_result
 from elastream.policies.value_cost.steps import Assembly, allocate, needs_of, repacked, shed, shut_down, vacated
 from elastream.units import ROUNDING
 
@@ -23,7 +23,7 @@ class PrintedCentralised(Centralised):
         """Return the plan of the stages that are due."""
         problem, conditions, now = request.situation.problem, request.situation.conditions, request.situation.deployment
         if not request.round:
-            return answered(request, deployed(problem, conditions, now))
+            return search_result(request, deployed(problem, conditions, now))
         goal, assembly = problem.goal, Assembly(problem, now, conditions)
         if request.alternates:
             _redeploy_alternates(assembly)
@@ -37,7 +37,7 @@ class PrintedCentralised(Centralised):
                 ending = [row for row, host in enumerate(assembly.hosts) if host.name in request.due]
                 assembly = vacated(assembly, goal.throughput, ending)
             assembly = shut_down(assembly)
-        return answered(request, assembly.deployment())
+        return search_result(request, assembly.deployment())
 
 
 def _redeploy_alternates(assembly: Assembly) -> None:

@@ -66,7 +66,7 @@ class ResilienceResults:
 def bars(results: ResilienceResults) -> tuple[Check, ...]:
     """Return the bars."""
     parts: dict[str, Callable[[ResilienceResults], Iterator[Check]]] = {
-        "peak": _peaks, "balance": _balanced, "growth": _reacted, "move": _moved, "delta": _deltas, "recovery": _recovered,
+        "peak": _peaks, "balance": _balanced, "growth": _growth, "move": _moved, "delta": _deltas, "recovery": _recovered,
     }  # fmt: skip
     return tuple(check for part, judge in parts.items() if results.of(part) for check in judge(results))
 
@@ -114,7 +114,7 @@ def _within(name: str, values: Sequence[float], low: float, high: float, source:
     return Check(name, round(float(np.median(values)), digits), f"{low:g} to {high:g}", holds, source)
 
 
-def _reacted(results: ResilienceResults) -> Iterator[Check]:
+def _growth(results: ResilienceResults) -> Iterator[Check]:
     values = [value for run in results.of("growth") for value in run.series["reactions"].tolist() if value == value]
     yield _within("scale-out: seconds from a long queue to a restored host, median", values, *REACTION, "Fig. 6.11(b)")
     yield Check(
@@ -136,8 +136,8 @@ def _moved(results: ResilienceResults) -> Iterator[Check]:
     }
     low, high = MOVED
     least, most = min(middle, key=middle.__getitem__), max(middle, key=middle.__getitem__)
-    yield Check.at_least(f"moved interval: s, the least median, {_said(*least)}", middle[least], low, source)
-    yield Check.at_most(f"moved interval: s, the largest median, {_said(*most)}", middle[most], high, source)
+    yield Check.at_least(f"moved interval: s, the least median, {_case_text(*least)}", middle[least], low, source)
+    yield Check.at_most(f"moved interval: s, the largest median, {_case_text(*most)}", middle[most], high, source)
     for name, lines in (
         ("interval", [(intervals, [middle[rate, every] for every in intervals]) for rate in rates]),
         ("rate", [(rates, [middle[rate, every] for rate in rates]) for every in intervals]),
@@ -146,7 +146,7 @@ def _moved(results: ResilienceResults) -> Iterator[Check]:
         yield Check.at_least(f"moved interval: grows with the {name}, least rank correlation", rises, 0.8, source, digits=2)
 
 
-def _said(rate: float, every: float) -> str:
+def _case_text(rate: float, every: float) -> str:
     return f"{rate:g}/s, every {every:g} s"
 
 

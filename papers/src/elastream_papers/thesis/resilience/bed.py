@@ -44,7 +44,7 @@ Moments: TypeAlias = tuple[float, float]  # begin and end, epoch seconds
 
 
 @dataclass(frozen=True, slots=True)
-class Mended:
+class RecoveryCost:
     """Cost of a fault (seconds).
 
     normal: median batch before. recovered: until the first normal batch begun after the fault committed; infinite beyond
@@ -62,11 +62,11 @@ class Mended:
 class Steps:
     """Times after a kill (seconds).
 
-    told: until the driver knew of the last loss. placed: until the state was on its successors. NaN if unknown. opened:
+    detected: until the driver knew of the last loss. placed: until the state was on its successors. NaN if unknown. opened:
     partitions opened from a standby. files: read for them. opening: longest.
     """
 
-    told: float
+    detected: float
     placed: float
     opened: int
     files: int
@@ -99,19 +99,19 @@ class Bed:
     @property
     def stage(self) -> StatefulStage:
         operator = self.operator
-        return next(each.stages[operator] for each in self._mine if each.stages)
+        return next(each.stages[operator] for each in self._observed_query if each.stages)
 
     @property
-    def _mine(self) -> list[Query]:
+    def _observed_query(self) -> list[Query]:
         """Return the observed query; empty before the first observation."""
         return [each for each in self.plant.queries.live if each.run_id == self._run]
 
     def _named(self) -> list[str]:
-        return [name for each in self._mine for name in each.operators]
+        return [name for each in self._observed_query for name in each.operators]
 
     def batches(self) -> list[Moments]:
         """Return the recent batches with records, oldest first."""
-        return [(batch.start, batch.end) for each in self._mine for batch in each.batches if batch.rows]
+        return [(batch.start, batch.end) for each in self._observed_query for batch in each.batches if batch.rows]
 
     def more(self, count: int) -> None:
         """Wait for `count` more batches, each within PATIENCE and its pace."""
@@ -162,7 +162,7 @@ class Bed:
     def worked(self) -> tuple[int, Mapping[str, float]]:
         """Return (newest batch with reported tasks, core-seconds of its stateful tasks by host)."""
         host_of, found = self.plant.hosts.host_of(), dict.fromkeys(self.plant.hosts.usable, 0.0)
-        load = next((each.newest_load(self.operator) for each in self._mine), None)
+        load = next((each.newest_load(self.operator) for each in self._observed_query), None)
         if load is None:
             return -1, found
         for executor, seconds in zip(load.executor, load.busy.tolist(), strict=True):
@@ -205,8 +205,8 @@ class Bed:
     def whole(self, hosts: int) -> None:
         """Lease hosts, equally by type, until there are `hosts`."""
         types, leases = self.plant.context.host_types, self.plant.hosts.leases.values()
-        there = Counter(lease.type.name for lease in leases if lease.active)
-        if missing := [kind for name, kind in types.items() for _ in range(hosts // len(types) - there[name])]:
+        leased = Counter(lease.type.name for lease in leases if lease.active)
+        if missing := [kind for name, kind in types.items() for _ in range(hosts // len(types) - leased[name])]:
             self.lease(missing)
 
     def in_place_of(self, hosts: Sequence[str]) -> None:
@@ -252,20 +252,20 @@ class Bed:
         nodes = self.ring().nodes
         return (*nodes[first:], *nodes[:first])[: 2 * count : 2]
 
-    def after(self, at: float, normal: float) -> Mended:
+    def after(self, at: float, normal: float) -> RecoveryCost:
         """Wait for a normal batch begun after the fault at `at`, at most MENDING seconds."""
 
         def first() -> tuple[list[Moments], int]:
-            seen = [(began, end) for began, end in self.batches() if end > at]
-            as_before = [n for n, (began, end) in enumerate(seen) if began > at and end - began <= NORMAL * normal]
-            return seen, as_before[0] if as_before else -1
+            batches = [(began, end) for began, end in self.batches() if end > at]
+            as_before = [n for n, (began, end) in enumerate(batches) if began > at and end - began <= NORMAL * normal]
+            return batches, as_before[0] if as_before else -1
 
         self.until(lambda seen: first()[1] >= 0 or time.time() > at + MENDING)
         seen, number = first()
         until = seen if number < 0 else seen[: number + 1]
         recovered = math.inf if number < 0 else seen[number][1] - at
         longest = max((end - began for began, end in until), default=math.inf)
-        return Mended(normal, recovered, seen[0][1] - at if seen else math.inf, longest, len(until))
+        return RecoveryCost(normal, recovered, seen[0][1] - at if seen else math.inf, longest, len(until))
 
     def opened(self) -> Sequence[OpenedReplica]:
         """Return standby copies that tasks have opened, as reported so far."""
@@ -313,7 +313,7 @@ class Bed:
 
     def newest(self) -> int:
         """Return the newest observed batch's number; -1 before the first."""
-        return max((each.newest for each in self._mine), default=-1)
+        return max((each.newest for each in self._observed_query), default=-1)
 
     def _more_than(self, ended: int, since: float, *, whole: bool = False) -> None:
         """Wait for more than `ended` batches after `since`; whole: begun after it, too."""
@@ -329,8 +329,8 @@ LOOK = 0.5  # Seconds between observations while waiting: each costs the driver,
 
 def copied(seen: Observation) -> bool:
     """Return True if every state partition has copies at most a batch behind."""
-    wanted = seen.context.replicas * len(seen.tasks)
-    return wanted == 0 or (len(seen.standby) >= wanted > 0 and bool((seen.standby.lag <= 1).all()))
+    required = seen.context.replicas * len(seen.tasks)
+    return required == 0 or (len(seen.standby) >= required > 0 and bool((seen.standby.lag <= 1).all()))
 
 
 # starts a query in place of the job's own, with its checkpoint in the folder

@@ -56,7 +56,7 @@ class ResilienceCase:
     failures: int = 0
     in_a_row: bool = False
     seed: int = 1
-    given: ResilienceAssumptions = field(default_factory=ResilienceAssumptions)
+    assumptions: ResilienceAssumptions = field(default_factory=ResilienceAssumptions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def run_case(case: ResilienceCase) -> ResilienceRun:
 
 def _ring(case: ResilienceCase, loads: Mapping[str, ArrivalPattern], seconds: float, **more: object) -> ReducersPlant:
     return ring_of(
-        case.given, case.hosts, loads, seconds, case.seed, replicas=case.replicas, checkpoint=case.checkpoint,
+        case.assumptions, case.hosts, loads, seconds, case.seed, replicas=case.replicas, checkpoint=case.checkpoint,
         together=case.together, protection=case.protection, **more,  # type: ignore[arg-type]
     )  # fmt: skip
 
@@ -103,7 +103,7 @@ def _balance(case: ResilienceCase) -> tuple[Mapping[str, float], Series]:
     }
     plant = _ring(case, loads, SKEWED_UNTIL, max_hosts=case.hosts, skewed=(0.0, 1.0 / case.hosts))
     plant.advance(PERIOD)
-    steered(plant, policy(case.given), period=PERIOD, until=SKEWED_UNTIL, roll_back=False)
+    steered(plant, policy(case.assumptions), period=PERIOD, until=SKEWED_UNTIL, roll_back=False)
     series = _by_host(plant)
     longest = _waits(plant)
     unstable = series["seconds"][(longest >= _long(plant)) & (series["seconds"] > SKEWED_AT)]
@@ -149,7 +149,7 @@ def _growth(case: ResilienceCase) -> tuple[Mapping[str, float], Series]:
     first, last, seconds = GROWTH
     plant = _ring(case, {TEXT: ramp(first, last, seconds)}, seconds)
     plant.advance(PERIOD)
-    steered(plant, policy(case.given), period=PERIOD, until=seconds, roll_back=False)
+    steered(plant, policy(case.assumptions), period=PERIOD, until=seconds, roll_back=False)
     reactions, known = [], {f"h{number + 1}" for number in range(case.hosts)}
     for each in plant.reducers.takeovers:
         if each.why == "tokens" and each.host not in known:
@@ -222,11 +222,11 @@ def _fault(case: ResilienceCase) -> tuple[Mapping[str, float], Series]:
     plant.advance(SHOWN[1])
     recovered = [each for each in plant.reducers.takeovers if each.why == "recovery"]
     proof = plant.exactness()
-    series = {name: column[_shown(plant)] for name, column in _by_host(plant).items()}
+    series = {name: column[_is_shown(plant)] for name, column in _by_host(plant).items()}
     return {"recovery": recovered[0].seconds, "twice": float(proof.twice), "lacking": float(proof.lacking)}, series
 
 
-def _shown(plant: ReducersPlant) -> NDArray[np.bool_]:
+def _is_shown(plant: ReducersPlant) -> NDArray[np.bool_]:
     times = np.array([sample.time for sample in plant.watch.series])
     found: NDArray[np.bool_] = (times >= SHOWN[0]) & (times <= SHOWN[1])
     return found

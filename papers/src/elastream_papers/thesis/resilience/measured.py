@@ -22,7 +22,7 @@ from elastream.errors import ElastreamError, in_one_line
 from elastream.spark.telemetry.state_files import folders_of, local_path
 from elastream_papers.thesis.resilience.balancing import CORES, balanced_after
 from elastream_papers.thesis.resilience.bars import DELTA_RATE
-from elastream_papers.thesis.resilience.bed import BATCHES_BEFORE, HOST, STEADY, Bed, Mended, Steps, bed
+from elastream_papers.thesis.resilience.bed import BATCHES_BEFORE, HOST, STEADY, Bed, RecoveryCost, Steps, bed
 from elastream_papers.thesis.resilience.checkpoint_files import delta_over_full, state_files
 from elastream_papers.thesis.resilience.job import Job
 from elastream_papers.thesis.resilience.outside import OutsideStore, count_outside, missing, outside_store
@@ -85,7 +85,7 @@ class Resilience:
     joined: dict[str, list[float]] = field(default_factory=lambda: {"idle": [], "leased": []})
     moved: dict[tuple[int, int], list[float]] = field(default_factory=dict)
     deltas: dict[float, float] = field(default_factory=dict)
-    faults: dict[int, list[Mended]] = field(default_factory=dict)
+    faults: dict[int, list[RecoveryCost]] = field(default_factory=dict)
     steps: dict[int, list[Steps]] = field(default_factory=dict)
     taken: list[tuple[float, float]] = field(default_factory=list)
     wrong: dict[str, int] = field(default_factory=dict)
@@ -94,7 +94,7 @@ class Resilience:
     remarks: list[str] = field(default_factory=list)
 
     @property
-    def zone(self) -> Sequence[Mended]:
+    def zone(self) -> Sequence[RecoveryCost]:
         """Return losses of a whole fault zone: with two zones, hosts apart on the ring are one zone's."""
         return self.faults.get(HOSTS // ZONES, [])
 
@@ -131,7 +131,7 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _finite_only(found: Mended | Steps) -> Mapping[str, Any]:
+def _finite_only(found: RecoveryCost | Steps) -> Mapping[str, Any]:
     return {name: _finite(value) for name, value in asdict(found).items()}
 
 

@@ -14,7 +14,7 @@ from elastream.evaluation.page import Prose, Table
 from elastream_papers.harness.report import report
 from elastream_papers.thesis.resilience.balancing import BALANCED, CORES
 from elastream_papers.thesis.resilience.bars import SURE, risen
-from elastream_papers.thesis.resilience.bed import HOST, NORMAL, Mended
+from elastream_papers.thesis.resilience.bed import HOST, NORMAL, RecoveryCost
 from elastream_papers.thesis.resilience.measured import HOSTS, NAMES, PARTS, Resilience, Sizes, measure
 
 # bars: recovery (seconds, p. 121), records/s with copies over without (p. 147: a drop of 15 %), seconds until an idle host
@@ -116,7 +116,7 @@ def _bars(found: Resilience) -> Iterator[Check]:
     yield Check.at_most("parts that did not run through", len(found.failed), 0, "what they would show is not known")
 
 
-def _flat(faults: Mapping[int, Sequence[Mended]]) -> Iterator[Check]:
+def _flat(faults: Mapping[int, Sequence[RecoveryCost]]) -> Iterator[Check]:
     """Yield a check that recovery does not slow down with the number of lost hosts (three at least)."""
     every = [(count, each.recovered) for count, all_of in faults.items() for each in all_of]
     points = [(count, seconds) for count, seconds in every if math.isfinite(seconds)]
@@ -138,11 +138,11 @@ def _recoveries(found: Resilience) -> Iterator[tuple[str, ...]]:
 
 def _steps(found: Resilience) -> Iterator[tuple[str, ...]]:
     for count, kills in sorted(found.steps.items()):
-        told, placed, opening = (
-            _median([getattr(each, name) for each in kills], "{:.3f} s") for name in ("told", "placed", "opening")
+        detected, placed, opening = (
+            _median([getattr(each, name) for each in kills], "{:.3f} s") for name in ("detected", "placed", "opening")
         )
         opened, files = (_median([getattr(each, name) for each in kills], "{:g}") for name in ("opened", "files"))
-        yield (f"{count} of {HOSTS} hosts at once", told, placed, opened, files, opening)
+        yield (f"{count} of {HOSTS} hosts at once", detected, placed, opened, files, opening)
 
 
 def _median(values: Sequence[float], form: str) -> str:

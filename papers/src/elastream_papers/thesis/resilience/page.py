@@ -70,22 +70,26 @@ DRAWS = 10  # sets of drawn assumptions
 
 def run_resilience(options: ExperimentOptions) -> Findings:
     """Run every figure. quick: fewer sizes and runs. sensitivity: also the quick form with drawn assumptions."""
-    given = ResilienceAssumptions()
-    draws = draws_of(given, options, DRAWS)
-    todo = _cases(given, options.quick) + [case for each in draws for case in _cases(each, True)]
+    assumptions = ResilienceAssumptions()
+    draws = draws_of(assumptions, options, DRAWS)
+    todo = _cases(assumptions, options.quick) + [case for each in draws for case in _cases(each, True)]
     runs, seconds = run_all(run_case, todo, options, lambda c: f"{c.part}, {c.hosts} hosts")
-    main, *others = (ResilienceResults([run for run in runs if run.case.given == each]) for each in (given, *draws))
+    main, *others = (
+        ResilienceResults([run for run in runs if run.case.assumptions == each]) for each in (assumptions, *draws)
+    )
     return outcome(main, others, seconds)
 
 
-def _cases(given: ResilienceAssumptions, quick: bool) -> list[ResilienceCase]:
+def _cases(assumptions: ResilienceAssumptions, quick: bool) -> list[ResilienceCase]:
     """Return the runs to make, the longest first."""
     seeds, repeats = (QUICK_SEEDS, QUICK_REPEATS) if quick else (SEEDS, REPEATS)
     scenes = QUICK_REPEATS if quick else SEEDS
-    found = [ResilienceCase("growth", FIRST_HOSTS, seed=seed, given=given) for seed in (scenes if quick else repeats)]
-    found += [ResilienceCase("balance", seed=seed, given=given) for seed in scenes]
+    found = [
+        ResilienceCase("growth", FIRST_HOSTS, seed=seed, assumptions=assumptions) for seed in (scenes if quick else repeats)
+    ]
+    found += [ResilienceCase("balance", seed=seed, assumptions=assumptions) for seed in scenes]
     found += [
-        ResilienceCase("peak", hosts, replicas, protection=protection, seed=seed, given=given)
+        ResilienceCase("peak", hosts, replicas, protection=protection, seed=seed, assumptions=assumptions)
         for hosts in reversed(QUICK_SIZES if quick else SIZES)
         for replicas, protection in SYSTEMS.values()
         for seed in seeds[:3]
@@ -93,7 +97,7 @@ def _cases(given: ResilienceAssumptions, quick: bool) -> list[ResilienceCase]:
     found += [
         ResilienceCase(
             "recovery", FAULTY, rate=TIMED_RATE, checkpoint=HEARTBEAT, together=together, failures=failures, seed=seed,
-            given=given,
+            assumptions=assumptions,
         )
         for together in (False, True)
         for failures in (QUICK_FAILURES if quick else FAILURES)
@@ -102,32 +106,32 @@ def _cases(given: ResilienceAssumptions, quick: bool) -> list[ResilienceCase]:
     found += [
         ResilienceCase(
             "recovery", hosts, r, checkpoint=HEARTBEAT, failures=r + 1 if in_a_row else hosts * r // (r + 1),
-            in_a_row=in_a_row, seed=seed, given=given,
+            in_a_row=in_a_row, seed=seed, assumptions=assumptions,
         )
         for hosts, r in SURVIVED
         for in_a_row in (False, True)
         for seed in seeds
     ]  # fmt: skip
     found += [
-        ResilienceCase("move", rate=rate, checkpoint=every, seed=seed, given=given)
+        ResilienceCase("move", rate=rate, checkpoint=every, seed=seed, assumptions=assumptions)
         for every in reversed(MOVED_INTERVALS)
         for rate in MOVED_RATES
         for seed in repeats
     ]
     found += [
-        ResilienceCase("delta", checkpoint=every, rate=DELTA_RATE, seed=seed, given=given)
+        ResilienceCase("delta", checkpoint=every, rate=DELTA_RATE, seed=seed, assumptions=assumptions)
         for every in DELTA_INTERVALS
         for seed in seeds
     ]
-    found += [ResilienceCase("delta", checkpoint=AT_INTERVAL, rate=rate, given=given) for rate in DELTA_RATES]
-    return [*found, ResilienceCase("fault", given=given)]
+    found += [ResilienceCase("delta", checkpoint=AT_INTERVAL, rate=rate, assumptions=assumptions) for rate in DELTA_RATES]
+    return [*found, ResilienceCase("fault", assumptions=assumptions)]
 
 
 def outcome(main: ResilienceResults, draws: Sequence[ResilienceResults], seconds: float) -> Findings:
     """Return the findings. draws: under drawn assumptions."""
     checks = bars(main)
     shares = shares_of(checks, [bars(each) for each in draws])
-    given = main.runs[0].case.given
+    assumptions = main.runs[0].case.assumptions
     figures: dict[str, Any] = {
         "peak throughput (Fig. 6.10)": {
             name: {f"{hosts:g} hosts": round(main.peak(hosts, *system)) for hosts in main.sizes}
@@ -164,7 +168,7 @@ def outcome(main: ResilienceResults, draws: Sequence[ResilienceResults], seconds
             if not is_timed(run.case)
         },
         "share of draws": shares,
-        "assumptions": values(given),
+        "assumptions": values(assumptions),
     }
     return report(
         "Resilience: reducers on a ring (simulated)",
@@ -180,7 +184,7 @@ def outcome(main: ResilienceResults, draws: Sequence[ResilienceResults], seconds
             "Balance, and hosts that come (Fig. 6.11)": [*_over_time(main), _moved_table(main)],
             "Incremental checkpoints (Fig. 6.12)": [_delta_plot(main), _delta_table(main)],
             "Failures (Fig. 6.13, section 6.6)": [*_fault_plots(main), _recovery_table(main), _survival_table(main)],
-            "What is assumed": [assumption_table(given)],
+            "What is assumed": [assumption_table(assumptions)],
             "What depends on it": share_table(shares, len(draws)),
         },
         seconds,

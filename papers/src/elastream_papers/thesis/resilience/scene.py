@@ -69,21 +69,34 @@ class ResilienceAssumptions:
     )
 
 
-def settings_of(given: ResilienceAssumptions, **more: object) -> ReducerSettings:
+def settings_of(assumptions: ResilienceAssumptions, **more: object) -> ReducerSettings:
     """Return settings of a ring; printed values are defaults."""
     return ReducerSettings(
-        partitions=PARTITIONS, monitor=given.monitor, reduce=given.process, receive=given.receive, keep=given.keep,
-        serialise=given.serialise, merge=given.merge, replay=given.replay, tuple_bytes=given.tuple_size,
-        acknowledge=given.acknowledge, access=given.access, store=given.store, **more,  # type: ignore[arg-type]
-    )  # fmt: skip
+        partitions=PARTITIONS,
+        monitor=assumptions.monitor,
+        reduce=assumptions.process,
+        receive=assumptions.receive,
+        keep=assumptions.keep,
+        serialise=assumptions.serialise,
+        merge=assumptions.merge,
+        replay=assumptions.replay,
+        tuple_bytes=assumptions.tuple_size,
+        acknowledge=assumptions.acknowledge,
+        access=assumptions.access,
+        store=assumptions.store,
+        **more,  # type: ignore[arg-type]
+    )
 
 
-def policy(given: ResilienceAssumptions) -> RingBalance:
+def policy(assumptions: ResilienceAssumptions) -> RingBalance:
     """Return the thesis's policy: half of the interval at once, then one measurement of rest."""
     return RingBalance(
-        cpu_high=max(given.busy, given.light + 0.01), cpu_low=given.light, patience=0.0, cool_down=2 * given.monitor,
+        cpu_high=max(assumptions.busy, assumptions.light + 0.01),
+        cpu_low=assumptions.light,
+        patience=0.0,
+        cool_down=2 * assumptions.monitor,
         cut="half",
-    )  # fmt: skip
+    )
 
 
 @lru_cache(maxsize=8)
@@ -112,7 +125,7 @@ def _layout(sources: tuple[str, ...]) -> Layout:
 
 
 def ring_of(  # noqa: PLR0913
-    given: ResilienceAssumptions,
+    assumptions: ResilienceAssumptions,
     hosts: int,
     loads: Mapping[str, ArrivalPattern],
     seconds: float,
@@ -136,7 +149,7 @@ def ring_of(  # noqa: PLR0913
         HostType(f"vm{zone + 1}", CORES, MEMORY, start=idle_start, stop=1.0, zone=f"zone {zone + 1}")
         for zone in range(zones)
     ]
-    keys = _words(round(given.vocabulary), given.state, given.changed * given.state, seed, skewed)
+    keys = _words(round(assumptions.vocabulary), assumptions.state, assumptions.changed * assumptions.state, seed, skewed)
     return make_reducers(
         _layout(tuple(loads)),
         keys,
@@ -148,6 +161,6 @@ def ring_of(  # noqa: PLR0913
         max_hosts=max_hosts,
         target_latency=TARGET_LATENCY,
         settings=settings_of(
-            given, replicas=replicas, checkpoint=checkpoint, together=together, protection=protection, faults=faults
+            assumptions, replicas=replicas, checkpoint=checkpoint, together=together, protection=protection, faults=faults
         ),
     )

@@ -38,7 +38,7 @@ class Fragment:
     owned: Bools
     covered: Integers
     twice: Integers
-    gone: Integers
+    missing: Integers
     stamps: Floats
 
 
@@ -73,26 +73,26 @@ class Checkpoints:
         targets = self.targets(node)
         if not targets:
             return
-        reducers, given = self.reducers, self.reducers.settings
+        reducers, settings = self.reducers, self.reducers.settings
         stamps = reducers.stamps(node)
         emitted = reducers.streams.emitted_by(stamps)
         delta = float(reducers.keys.updated(emitted - reducers.streams.emitted_by(node.marked), node.own).sum())
         if len(self.made) < RECENT:
-            self.made.append(Checkpoint(node.name, now, delta, float(reducers.keys.held(emitted, node.own).sum())))
+            self.made.append(Checkpoint(node.name, now, delta, float(reducers.keys.state_bytes(emitted, node.own).sum())))
         node.marked[node.own] = stamps[node.own]
-        fragment = Fragment(node, node.own.copy(), reducers.processed(node), node.twice.copy(), node.gone.copy(), stamps)
+        fragment = Fragment(node, node.own.copy(), reducers.processed(node), node.twice.copy(), node.missing.copy(), stamps)
         node.sending = True
         node.checkpoints += 1
-        node.debt += delta * given.serialise
-        ready = now + delta * given.serialise / node.core + delta / node.bandwidth
+        node.debt += delta * settings.serialise
+        ready = now + delta * settings.serialise / node.core + delta / node.bandwidth
         reducers.agenda.at(ready, lambda at: self._sent(fragment, targets, delta, at))
 
     def _sent(self, fragment: Fragment, targets: list[tuple[Node, Bools]], delta: float, now: float) -> None:
-        node, given = fragment.owner, self.reducers.settings
+        node, settings = fragment.owner, self.reducers.settings
         node.sending = False
         if not node.alive:
             return  # the sender failed in mid-transfer: a partial checkpoint is useless
-        node.debt += delta * given.merge
+        node.debt += delta * settings.merge
         for other, kept in targets:
             arrival = now + self.reducers.delay(node.row, other.row)
             part = delta * float(kept.sum()) / max(1, int(fragment.owned.sum()))
@@ -115,7 +115,11 @@ class Checkpoints:
             return
         fresh = bool((kept & ~node.has).any())
         node.debt += delta * reducers.settings.merge
-        for mine, sent in ((node.covered, fragment.covered), (node.twice, fragment.twice), (node.gone, fragment.gone)):
+        for mine, sent in (
+            (node.covered, fragment.covered),
+            (node.twice, fragment.twice),
+            (node.missing, fragment.missing),
+        ):
             mine[:, kept] = sent[:, kept]
         node.stamp[kept] = fragment.stamps[kept]
         node.former[kept] = -np.inf

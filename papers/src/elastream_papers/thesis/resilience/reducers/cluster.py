@@ -39,7 +39,7 @@ class Agenda:
         """Return the next event's time; inf without one."""
         return self._events[0][0] if self._events else math.inf
 
-    def happen(self, now: float) -> None:
+    def run_due(self, now: float) -> None:
         """Run all events due by `now`, including those they schedule."""
         while self._events and self._events[0][0] <= now:
             time, _, event = heapq.heappop(self._events)
@@ -90,7 +90,7 @@ class Reducers:
         self.ring: Ring | None = None
         self.owner: list[Node | None] = [None] * settings.partitions
         self.takeovers: list[Takeover] = []
-        self.wanted: dict[str, Bools] = {}
+        self.requested_partitions: dict[str, Bools] = {}
         self.changed: list[Callable[[float], None]] = []
         self.lost: Callable[[int, float], None] = lambda tuples, now: None
         self.mean_delay = sum(settings.latency) / 2
@@ -192,7 +192,7 @@ class Reducers:
             mine = gained & old.own
             if mine.any():
                 about.owners = (*about.owners, old.name)
-                of_old = np.stack([self.processed(old), old.twice, old.gone, self.acknowledged(old)])
+                of_old = np.stack([self.processed(old), old.twice, old.missing, self.acknowledged(old)])
                 before[:, :, mine] = of_old[:, :, mine]
                 self._give_up(old, mine, before[0], now)
         arrived = self.arrived(node, now)
@@ -200,7 +200,7 @@ class Reducers:
             about.lost += from_sender(node, gained, before, self.settings.protection)
         without = gained & ~node.has
         # Without a copy, all earlier tuples are lost; before the start there were none.
-        node.covered[:, without] = node.low[:, without] = node.gone[:, without] = arrived[:, without]
+        node.covered[:, without] = node.low[:, without] = node.missing[:, without] = arrived[:, without]
         node.twice[:, without] = 0
         about.lost += int(arrived[:, without].sum())
         kept = gained & node.has
@@ -221,7 +221,7 @@ class Reducers:
         """Continue from the copies of `kept`, and replay the rest."""
         low, covered = node.low[:, kept], node.covered[:, kept]
         lacking, again = np.maximum(low - covered, 0), np.maximum(covered - low, 0)
-        node.gone[:, kept] += lacking
+        node.missing[:, kept] += lacking
         node.twice[:, kept] += again
         about.lost += int(lacking.sum())
         about.twice += int(again.sum())
@@ -233,23 +233,23 @@ class Reducers:
         if replay.tuples:
             node.replays.append(replay)
 
-    def _give_up(self, old: Node, given: Bools, before: Integers, now: float) -> None:
+    def _give_up(self, old: Node, surrendered: Bools, before: Integers, now: float) -> None:
         """End `old`'s ownership; its state becomes a copy where the ring asks for one."""
         stamps = self.stamps(old)
         for segment in old.queue:
-            segment.owned &= ~given
+            segment.owned &= ~surrendered
             segment.weights = self.streams.part_of(segment.owned)
         for replay in list(old.replays):
-            replay.without(given)
+            replay.without(surrendered)
             if not replay.tuples:
                 old.replays.remove(replay)
-        old.own &= ~given
+        old.own &= ~surrendered
         if not old.alive:
             return
-        old.covered[:, given] = old.low[:, given] = before[:, given]
-        old.stamp[given] = old.former[given] = stamps[given]
-        old.fed |= given
-        old.has |= given
+        old.covered[:, surrendered] = old.low[:, surrendered] = before[:, surrendered]
+        old.stamp[surrendered] = old.former[surrendered] = stamps[surrendered]
+        old.fed |= surrendered
+        old.has |= surrendered
         self.weigh(old, now)
 
     def weigh(self, node: Node, now: float) -> None:
@@ -263,14 +263,14 @@ class Reducers:
 
     def share_out(self, now: float) -> None:
         """Route tuples to the current secondaries, and drop other copies."""
-        wanted = self.secondaries()
+        secondaries = self.secondaries()
         for node in self.living:
-            want = wanted.get(node.name, np.zeros(self.settings.partitions, dtype=np.bool_))
-            if node.name in self.wanted:
-                want = want | self.wanted[node.name]
-            want &= ~node.own
-            node.drop(node.fed & ~want)
-            fresh = want & ~node.fed
+            required = secondaries.get(node.name, np.zeros(self.settings.partitions, dtype=np.bool_))
+            if node.name in self.requested_partitions:
+                required = required | self.requested_partitions[node.name]
+            required &= ~node.own
+            node.drop(node.fed & ~required)
+            fresh = required & ~node.fed
             if fresh.any():
                 # Mappers learn of the ring a moment later, and send later tuples by it.
                 node.low[:, fresh] = self.streams.numbers((now + node.delay)[:, None])[:, fresh]
@@ -301,7 +301,7 @@ def from_sender(node: Node, gained: Bools, before: Integers, protection: Protect
     node.has[gained] = True
     node.covered[:, gained] = processed
     if protection is Protection.EXTERNAL:
-        node.low[:, gained], node.twice[:, gained], node.gone[:, gained] = known, twice, gone
+        node.low[:, gained], node.twice[:, gained], node.missing[:, gained] = known, twice, gone
         return 0
-    node.low[:, gained], node.twice[:, gained], node.gone[:, gained] = processed, 0, processed
+    node.low[:, gained], node.twice[:, gained], node.missing[:, gained] = processed, 0, processed
     return int((processed - gone).sum())

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class RequestedRing:
     """A requested ring, its time, and the time of agreement."""
 
     ring: Ring
@@ -33,24 +33,24 @@ class Handover:
     def __init__(self, reducers: "Reducers", checkpoints: Checkpoints) -> None:
         self.reducers = reducers
         self.checkpoints = checkpoints
-        self.wish: Wish | None = None
+        self.requested: RequestedRing | None = None
         self.sent = 0.0
         self._moving: dict[tuple[str, str], Bools] = {}
         checkpoints.landed = self.look
         reducers.changed.append(self._ring_changed)
 
-    def want(self, ring: Ring, now: float) -> bool:
+    def request_ring(self, ring: Ring, now: float) -> bool:
         """Request `ring`, replacing another request; return True if it is in force at once."""
-        self.wish = Wish(ring, now, now + self._agreement(ring))
-        if self.wish.agreed > now:
-            self.reducers.agenda.at(self.wish.agreed, self._ring_changed)
+        self.requested = RequestedRing(ring, now, now + self._agreement(ring))
+        if self.requested.agreed > now:
+            self.reducers.agenda.at(self.requested.agreed, self._ring_changed)
         self._ring_changed(now)
-        return self.wish is None
+        return self.requested is None
 
     def _agreement(self, ring: Ring) -> float:
         """Return seconds of the negotiation: request, answer and acceptance, interval by interval (6.5)."""
         reducers, took = self.reducers, 0.0
-        for node, gained in self._gained(ring):
+        for node, gained in self._gained_partitions(ring):
             for owner in self._owners(gained):
                 if owner.alive:
                     took += 2 * reducers.delay(owner.row, node.row) + reducers.delay(node.row, owner.row)
@@ -58,23 +58,23 @@ class Handover:
 
     def forget(self, now: float) -> None:
         """Cancel the request."""
-        self.wish = None
-        self.reducers.wanted.clear()
+        self.requested = None
+        self.reducers.requested_partitions.clear()
         self.reducers.share_out(now)
 
     def look(self, now: float) -> None:
         """Put the requested ring in force if every new owner has its state."""
-        if self.wish is None or now < self.wish.agreed:
+        if self.requested is None or now < self.requested.agreed:
             return
-        if any(missing.any() for _, missing in self._missing(self.wish.ring)):
+        if any(missing.any() for _, missing in self._missing(self.requested.ring)):
             return
-        wish, self.wish = self.wish, None
-        self.reducers.wanted.clear()
-        self.reducers.enact(wish.ring, "tokens", wish.since, now)
+        requested, self.requested = self.requested, None
+        self.reducers.requested_partitions.clear()
+        self.reducers.enact(requested.ring, "tokens", requested.since, now)
 
     def fetch(self, node: Node, missing: Bools, now: float) -> None:
         """Let owners send the state that `node` lacks."""
-        reducers, given = self.reducers, self.reducers.settings
+        reducers, settings = self.reducers, self.reducers.settings
         for owner in self._owners(missing):
             pair = (owner.name, node.name)
             part = missing & owner.own & ~node.seeded
@@ -86,12 +86,12 @@ class Handover:
             # The owner's waiting tuples move along, because the new host has no earlier tuples.
             node.low[:, part] = processed
             stamps = reducers.stamps(owner)
-            state = float(reducers.keys.held(reducers.streams.emitted_by(stamps), part).sum())
-            size = state + given.tuple_bytes * float((arrived - processed).sum())
+            state = float(reducers.keys.state_bytes(reducers.streams.emitted_by(stamps), part).sum())
+            size = state + settings.tuple_bytes * float((arrived - processed).sum())
             self.sent += size
-            owner.debt += size * given.serialise
+            owner.debt += size * settings.serialise
             self._moving[pair] = self._moving.get(pair, np.zeros_like(part)) | part
-            ready = now + size * given.serialise / owner.core + size / min(owner.bandwidth, node.bandwidth)
+            ready = now + size * settings.serialise / owner.core + size / min(owner.bandwidth, node.bandwidth)
             ready += reducers.delay(owner.row, node.row)
             feeds = node.feeds.copy()
             reducers.agenda.at(ready, partial(self._arrive, owner, node, part, feeds, size))
@@ -113,7 +113,7 @@ class Handover:
         if (lacking := self.reducers.lacking(node) & ~node.seeded).any():
             self.fetch(node, lacking, now)
 
-    def _gained(self, ring: Ring) -> list[tuple[Node, Bools]]:
+    def _gained_partitions(self, ring: Ring) -> list[tuple[Node, Bools]]:
         """Return by node the partitions it gains with `ring`."""
         owners = ring.owners(self.reducers.places)
         nodes = [self.reducers.nodes[name] for name in ring.nodes]
@@ -125,18 +125,19 @@ class Handover:
 
     def _missing(self, ring: Ring) -> list[tuple[Node, Bools]]:
         """Return by node the gained partitions without state."""
-        return [(node, gained & ~node.has) for node, gained in self._gained(ring)]
+        return [(node, gained & ~node.has) for node, gained in self._gained_partitions(ring)]
 
     def _prepare(self, now: float) -> None:
         reducers = self.reducers
-        if self.wish is not None:
-            if any(not reducers.nodes[name].alive for name in self.wish.ring.nodes):
+        if self.requested is not None:
+            if any(not reducers.nodes[name].alive for name in self.requested.ring.nodes):
                 self.forget(now)
                 return
-            if now >= self.wish.agreed:
-                owners = self.wish.ring.owners(reducers.places)
-                reducers.wanted = {
-                    name: (owners == number) & ~reducers.nodes[name].own for number, name in enumerate(self.wish.ring.nodes)
+            if now >= self.requested.agreed:
+                owners = self.requested.ring.owners(reducers.places)
+                reducers.requested_partitions = {
+                    name: (owners == number) & ~reducers.nodes[name].own
+                    for number, name in enumerate(self.requested.ring.nodes)
                 }
                 reducers.share_out(now)
         for node in reducers.living:

@@ -54,8 +54,8 @@ class KeySpace:
         if not weights:
             raise InputError("keys need weights for at least one source")
         table = np.empty((len(weights), at.size))
-        for row, (source, given) in enumerate(weights.items()):
-            column = np.broadcast_to(np.asarray(given, dtype=np.float64), at.shape)
+        for row, (source, weight) in enumerate(weights.items()):
+            column = np.broadcast_to(np.asarray(weight, dtype=np.float64), at.shape)
             if not (np.isfinite(column).all() and (column >= 0).all() and column.any()):
                 raise InputError(f"the weights of keys at source {source!r} must be 0 or more, and one of them above 0")
             table[row] = column / column.sum()
@@ -96,13 +96,13 @@ class KeySpace:
 
     def updated(self, tuples: Floats, of: Bools | None = None) -> Floats:
         """Return expected bytes by partition of one update per key in `tuples` (sources, partitions)."""
-        return self._met(tuples, self.written, of)
+        return self._expected_bytes(tuples, self.written, of)
 
-    def held(self, tuples: Floats, of: Bools | None = None) -> Floats:
+    def state_bytes(self, tuples: Floats, of: Bools | None = None) -> Floats:
         """Return expected bytes of state by partition, of keys met in each source's `tuples`."""
-        return self._met(tuples, self.size, of)
+        return self._expected_bytes(tuples, self.size, of)
 
-    def _met(self, tuples: Floats, bytes_of: Floats, of: Bools | None) -> Floats:
+    def _expected_bytes(self, tuples: Floats, bytes_of: Floats, of: Bools | None) -> Floats:
         rows: slice | NDArray[np.int64] = slice(None) if of is None else np.flatnonzero(of[self.partition])
         where = self.partition[rows]
         mean = np.zeros(where.size)

@@ -48,9 +48,9 @@ def make_reducers(  # noqa: PLR0913
     settings = settings or ReducerSettings(partitions=keys.partitions)
     graph, types = layout.graph, {kind.name: kind for kind in host_types}
     keyed, cost, factors = _shape(graph, settings)
-    given = {**graph.loads, **(loads or {})}
+    merged = {**graph.loads, **(loads or {})}
     for source in graph.sources:
-        if source.name not in given:
+        if source.name not in merged:
             raise DataflowError(f"source {source.name!r} has no load; the simulation needs one")
         if source.name not in keys.sources:
             raise DataflowError(f"source {source.name!r} has no keys; they are of {', '.join(keys.sources)}")
@@ -61,7 +61,7 @@ def make_reducers(  # noqa: PLR0913
         hosts = [each.name for each in by_zones(host_types, hosts, copies=settings.replicas)]
     order = [keys.sources.index(source.name) for source in graph.sources]
     streams = Streams(
-        {source.name: given[source.name] for source in graph.sources}, keys.shares[order], settings.mappers, seed, seconds,
+        {source.name: merged[source.name] for source in graph.sources}, keys.shares[order], settings.mappers, seed, seconds,
         [factors[source.name] for source in graph.sources],
     )  # fmt: skip
     capabilities = {"LeaseHost", "RenewHost", "DrainHost", "CancelDrain", "ReleaseHost"}
@@ -110,7 +110,7 @@ def _shape(graph: Graph, settings: ReducerSettings) -> tuple[str, float, dict[st
             if name not in reach or name == keyed[0].name:
                 continue
             operator = graph.by_name[name]
-            out = reach[name] * (1.0 if not operator.alternates else _known(operator.alternates[0].selectivity, 1.0))
+            out = reach[name] * (1.0 if not operator.alternates else _value_or(operator.alternates[0].selectivity, 1.0))
             for edge in graph.outputs[name]:
                 reach[edge.target] = reach.get(edge.target, 0.0) + out
         made[source.name] = reach.get(keyed[0].name, 0.0)
@@ -124,14 +124,14 @@ def _shape(graph: Graph, settings: ReducerSettings) -> tuple[str, float, dict[st
         own = operator.alternates[0].cost if operator.alternates else None
         if own is None and operator is not keyed[0]:
             raise DataflowError(f"operator {name!r} has no cost, core-seconds per record: declare `cost`")
-        cost += reach[name] * _known(own, settings.reduce)
+        cost += reach[name] * _value_or(own, settings.reduce)
         for edge in graph.outputs[name]:
-            part = _known(operator.alternates[0].selectivity, 1.0)
+            part = _value_or(operator.alternates[0].selectivity, 1.0)
             reach[edge.target] = reach.get(edge.target, 0.0) + reach[name] * part
     return keyed[0].name, cost, made
 
 
-def _known(value: float | None, otherwise: float) -> float:
+def _value_or(value: float | None, otherwise: float) -> float:
     return otherwise if value is None else value
 
 

@@ -51,9 +51,9 @@ class Replay:
         found: Integers = self.first + np.floor((self.last - self.first) * part).astype(np.int64)
         return found
 
-    def without(self, gone: Bools) -> None:
+    def without(self, excluded: Bools) -> None:
         """Exclude partitions by mask."""
-        kept = ~gone[self.partitions]
+        kept = ~excluded[self.partitions]
         share = self.done / self.tuples if self.tuples else 1.0
         self.partitions, self.stamp = self.partitions[kept], self.stamp[kept]
         self.first, self.last = self.first[:, kept], self.last[:, kept]
@@ -66,7 +66,7 @@ class Node:
 
     capacity: cores times speed. core: speed of one. delay: seconds from each mapper. cut: failure time of its link. own:
     processed partitions. fed: received as a secondary. has: of these, with state. seeded: complete with the next
-    checkpoint. feeds: times it began to receive. covered: tuples in the state. twice, gone: of those, repeated and
+    checkpoint. feeds: times it began to receive. covered: tuples in the state. twice, missing: of those, repeated and
     lacking. low: oldest tuple stored. stamp: of a copy's checkpoint. former: of a copy once owned. marked: checkpointed
     up to. debt: core-seconds of background work due. busy, served, lags: of the period: core-seconds, tuples, (seconds
     waited, count). behind: (time, seconds of queue).
@@ -90,7 +90,7 @@ class Node:
     feeds: Integers = field(init=False)
     covered: Integers = field(init=False)
     twice: Integers = field(init=False)
-    gone: Integers = field(init=False)
+    missing: Integers = field(init=False)
     low: Integers = field(init=False)
     stamp: Floats = field(init=False)
     former: Floats = field(init=False)
@@ -113,7 +113,7 @@ class Node:
         mappers, partitions = self.shape
         self.cut = np.full(mappers, np.inf)
         self.own, self.fed, self.has, self.seeded = (np.zeros(partitions, dtype=np.bool_) for _ in range(4))
-        self.covered, self.twice, self.gone, self.low = (np.zeros(self.shape, dtype=np.int64) for _ in range(4))
+        self.covered, self.twice, self.missing, self.low = (np.zeros(self.shape, dtype=np.int64) for _ in range(4))
         self.feeds = np.zeros(partitions, dtype=np.int64)
         self.stamp, self.marked = np.zeros(partitions), np.zeros(partitions)
         self.former = np.full(partitions, -np.inf)

@@ -103,28 +103,28 @@ class Peers:
 
     def _fetch(self, watcher: Node, dead: list[Node], now: float) -> float:
         """Return when `watcher` has all living copies of `dead`'s partitions; late only after a change of the ring."""
-        reducers, given = self.reducers, self.reducers.settings
+        reducers, settings = self.reducers, self.reducers.settings
         owned = np.any([node.own for node in dead], axis=0)
         ready = now
         for other in reducers.living:
             part: Bools = owned & ~watcher.has & other.has
             if other is watcher or not part.any():
                 continue
-            state = float(reducers.keys.held(reducers.streams.emitted_by(other.stamp), part).sum())
+            state = float(reducers.keys.state_bytes(reducers.streams.emitted_by(other.stamp), part).sum())
             tuples = float((reducers.arrived(other, now) - other.low)[:, part].sum())
-            size = state + given.tuple_bytes * tuples
-            other.debt += size * given.serialise
-            took = size * (given.serialise / other.core + 1 / min(other.bandwidth, watcher.bandwidth))
+            size = state + settings.tuple_bytes * tuples
+            other.debt += size * settings.serialise
+            took = size * (settings.serialise / other.core + 1 / min(other.bandwidth, watcher.bandwidth))
             took += 2 * reducers.delay(watcher.row, other.row)
             for mine, sent in (
-                (watcher.covered, other.covered), (watcher.twice, other.twice), (watcher.gone, other.gone),
+                (watcher.covered, other.covered), (watcher.twice, other.twice), (watcher.missing, other.missing),
                 (watcher.low, other.low),
             ):  # fmt: skip
                 mine[:, part] = sent[:, part]
             watcher.stamp[part] = other.stamp[part]
             watcher.fed |= part
             watcher.has |= part
-            kept = reducers.wanted.setdefault(watcher.name, np.zeros_like(part))
+            kept = reducers.requested_partitions.setdefault(watcher.name, np.zeros_like(part))
             kept |= part
             reducers.weigh(watcher, now)
             ready = max(ready, now + took)

@@ -129,20 +129,20 @@ class ReducersPlant:
                 for node, replay, when in serve(self.reducers, self.reducers.living, self.time, end):
                     self.reducers.restored(node, replay, when)
                 self.time = end
-            self.reducers.agenda.happen(self.time)
+            self.reducers.agenda.run_due(self.time)
             while (event := self.pool.due(self.time)) is not None:
-                self._happen(event)
-            self._let_go()
+                self._run_due(event)
+            self._release_empty()
             if self.time >= self.watch.next_tick:
                 self._revive()
                 self._try_again()
                 self.watch.tick(self.time)
 
-    def _happen(self, event: Event) -> None:
+    def _run_due(self, event: Event) -> None:
         if event.row < 0:
             row = self.pool.fault_target(event)
             if row is not None:
-                self._lose(row, self.time)
+                self._fail_host(row, self.time)
         elif event.state is HostState.RUNNING:
             if self.pool.leases[event.row].state is HostState.STARTING:
                 self.pool.to(event.row, HostState.RUNNING, self.time)
@@ -163,9 +163,9 @@ class ReducersPlant:
     def fail(self, node: Node, now: float, since: float | None = None) -> None:
         """Lose `node` with buffers, state and copies. since: begin of the cause."""
         if node.alive:
-            self._lose(node.row, now if since is None else since)
+            self._fail_host(node.row, now if since is None else since)
 
-    def _lose(self, row: int, since: float) -> None:
+    def _fail_host(self, row: int, since: float) -> None:
         name = self.pool.leases[row].host
         self.pool.to(row, HostState.LOST, self.time)
         self._leaving.discard(name)
@@ -174,8 +174,8 @@ class ReducersPlant:
             return  # it was starting
         node.alive, node.failed_at = False, since
         node.drop(node.fed)
-        wish = self.handover.wish
-        if wish is not None and name in wish.ring:
+        requested = self.handover.requested
+        if requested is not None and name in requested.ring:
             self.handover.forget(self.time)
         if self.settings.protection is not Protection.PEERS:
             reassigned(self.reducers, node, self.time)
@@ -183,7 +183,7 @@ class ReducersPlant:
     def _fence(self, node: Node, now: float) -> None:
         """Stop a running host declared dead, as mappers report the new ring."""
         watcher = self.reducers.nodes[self.reducers.ring.successors(node.name, 1)[0]] if self.reducers.ring else node
-        self._lose(node.row, self.checkpoints.cut.get((node.name, watcher.name), now))
+        self._fail_host(node.row, self.checkpoints.cut.get((node.name, watcher.name), now))
 
     def _lost(self, tuples: int, now: float) -> None:
         self._sound(
@@ -227,7 +227,7 @@ class ReducersPlant:
                 status, reason = self._release(action.host)
             case _:
                 status, reason = Status.REFUSED, f"a ring of reducers has no {type(action).__name__}"
-        self._let_go()
+        self._release_empty()
         return Outcome(action, status, reason)
 
     def switch(self, switches: Sequence[Switch]) -> tuple[Outcome, ...]:
@@ -243,19 +243,19 @@ class ReducersPlant:
         for host in ring:
             if not self.pool.runs(host):
                 return Status.REFUSED, f"host {host!r} is not running"
-        return self._want(ring)
+        return self._request_ring(ring)
 
-    def _want(self, ring: Ring) -> tuple[Status, str]:
-        wish = self.handover.wish
-        if wish is None and ring == self.reducers.ring:
+    def _request_ring(self, ring: Ring) -> tuple[Status, str]:
+        requested = self.handover.requested
+        if requested is None and ring == self.reducers.ring:
             return Status.DONE, ""
-        if (wish is not None and wish.ring == ring) or not self.handover.want(ring, self.time):
+        if (requested is not None and requested.ring == ring) or not self.handover.request_ring(ring, self.time):
             return Status.ACCEPTED, "hosts agree on it, and state goes to those that have no copy of it"
         return Status.DONE, ""
 
-    def _without(self, host: str) -> tuple[Status, str]:
+    def _hand_over_interval(self, host: str) -> tuple[Status, str]:
         """Hand the interval of `host` to its clockwise neighbour, or to another host."""
-        ring = self.handover.wish.ring if self.handover.wish is not None else self.reducers.ring
+        ring = self.handover.requested.ring if self.handover.requested is not None else self.reducers.ring
         if ring is None or host not in ring:
             return Status.DONE, ""
         others = [name for name in ring.nodes if name != host and self.pool.runs(name)]
@@ -264,18 +264,18 @@ class ReducersPlant:
             for name in ring.nodes:
                 if name not in others and len(left) > 1:
                     left = left.without(name)
-            return self._want(left)
+            return self._request_ring(left)
         idle = [node.name for node in self.reducers.living if node.name != host and self.pool.runs(node.name)]
         if not idle:
             return Status.REFUSED, f"no other host runs that could take over what host {host!r} owns"
-        return self._want(Ring({idle[0]: 0.0}))
+        return self._request_ring(Ring({idle[0]: 0.0}))
 
     def _drain(self, host: str) -> tuple[Status, str]:
         row = self.pool.active_row(host)
         if row is None or not self.pool.up[row]:
             return Status.REFUSED, f"host {host!r} is not running"
         if self.pool.leases[row].state is not HostState.DRAINING:
-            status, reason = self._without(host)
+            status, reason = self._hand_over_interval(host)
             self.pool.to(row, HostState.DRAINING, self.time)
             return (Status.ACCEPTED, reason) if status is Status.REFUSED else (status, reason)
         return Status.DONE, ""
@@ -294,25 +294,25 @@ class ReducersPlant:
         if state in (HostState.RELEASING, HostState.RELEASED, HostState.LOST):
             return Status.DONE, ""
         if host in self.reducers.nodes:
-            status, reason = self._without(host)
+            status, reason = self._hand_over_interval(host)
             if status is Status.REFUSED:
                 return status, reason
         self._leaving.add(host)
         return Status.ACCEPTED, "the host is shutting down"
 
     def _try_again(self) -> None:
-        if self.handover.wish is None:
+        if self.handover.requested is None:
             for node in self.reducers.living:
                 leaves = node.name in self._leaving or self.pool.leases[node.row].state is HostState.DRAINING
                 if leaves and node.own.any():
-                    self._without(node.name)
+                    self._hand_over_interval(node.name)
                     return
 
-    def _let_go(self) -> None:
+    def _release_empty(self) -> None:
         for host in sorted(self._leaving):
             node = self.reducers.nodes.get(host)
-            wish = self.handover.wish
-            if node is not None and (node.own.any() or (wish is not None and host in wish.ring)):
+            requested = self.handover.requested
+            if node is not None and (node.own.any() or (requested is not None and host in requested.ring)):
                 continue
             self._leaving.discard(host)
             self.pool.to(self.pool.rows[host], HostState.RELEASING, self.time)
@@ -368,17 +368,17 @@ class Exactness:
 
 def exactness(reducers: "Reducers", now: float) -> Exactness:
     """Return the proof at `now`: each tuple of each partition is counted in exactly one place."""
-    given = reducers.settings
-    emitted = reducers.streams.numbers(np.full((given.mappers, 1), now))
+    settings = reducers.settings
+    emitted = reducers.streams.numbers(np.full((settings.mappers, 1), now))
     taken = np.zeros_like(emitted)
     lacking, twice = np.zeros_like(emitted), np.zeros_like(emitted)
-    owned = np.zeros(given.partitions, dtype=np.bool_)
+    owned = np.zeros(settings.partitions, dtype=np.bool_)
     for node in reducers.living:
         mine = node.own
         assert not (owned & mine).any(), "a partition has two owners"
         owned |= mine
         taken[:, mine] = np.minimum(reducers.processed(node), emitted)[:, mine]
-        lacking[:, mine], twice[:, mine] = node.gone[:, mine], node.twice[:, mine]
+        lacking[:, mine], twice[:, mine] = node.missing[:, mine], node.twice[:, mine]
     return Exactness(
         int(emitted.sum()),
         int((taken - lacking)[:, owned].sum()),

@@ -31,11 +31,11 @@ def serve(reducers: "Reducers", nodes: Sequence[Node], begin: float, end: float)
 
 def _room(reducers: "Reducers", node: Node, delivered: Sequence[float], seconds: float) -> float:
     """Return core-seconds left after arrivals and background work."""
-    given = reducers.settings
+    settings = reducers.settings
     kept = weighed(node.fed_weights, delivered)
     received = weighed(node.own_weights, delivered) + kept
     room = node.capacity * seconds
-    arriving = received * given.receive + kept * given.keep
+    arriving = received * settings.receive + kept * settings.keep
     # One thread serialises, sends and merges checkpoints.
     background = min(node.debt, node.core * seconds, max(0.0, room - arriving))
     node.debt -= background
@@ -68,18 +68,18 @@ def _replay(
 
 def _limits(reducers: "Reducers", nodes: Sequence[Node], rooms: dict[str, float], begin: float, end: float) -> list[float]:
     """Return the most tuples from each node's queue: by cores, threads and the external store."""
-    given, seconds = reducers.settings, end - begin
-    cost = reducers.cost + (0.0 if given.protection is Protection.PEERS else given.acknowledge)
+    settings, seconds = reducers.settings, end - begin
+    cost = reducers.cost + (0.0 if settings.protection is Protection.PEERS else settings.acknowledge)
     most = [0.0 if node.replays else rooms[node.name] / cost if cost > 0 else math.inf for node in nodes]
-    if given.protection is not Protection.EXTERNAL:
+    if settings.protection is not Protection.EXTERNAL:
         return most
     # Each of a host's threads works on a tuple, then waits for the store.
     most = [
-        min(each, given.threads * seconds / (cost / node.core + given.access), _waiting(reducers, node, end))
+        min(each, settings.threads * seconds / (cost / node.core + settings.access), _waiting(reducers, node, end))
         for node, each in zip(nodes, most, strict=True)
     ]
     asked = 2 * sum(most)
-    share = min(1.0, given.store * seconds / asked) if asked > 0 else 1.0
+    share = min(1.0, settings.store * seconds / asked) if asked > 0 else 1.0
     return [each * share for each in most]
 
 

@@ -117,13 +117,13 @@ class ReducerMetricsCollector:
             for metric in (Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE, Metric.EMITTED_RATE):
                 columns[metric][self.names.index(name)] = rate
         busy = math.fsum(sample.busy[n.name] * n.capacity for n in reducers.on_ring if n.alive)
-        given = math.fsum(node.capacity for node in reducers.on_ring if node.alive)
+        capacity = math.fsum(node.capacity for node in reducers.on_ring if node.alive)
         columns[Metric.ARRIVAL_RATE][row] = tuples
         columns[Metric.PROCESSED_RATE][row] = columns[Metric.EMITTED_RATE][row] = done
         columns[Metric.BACKLOG][row] = queued.sum()
         columns[Metric.PARALLELISM][row] = reducers.settings.partitions
         columns[Metric.BUSY_CORES][row] = busy
-        columns[Metric.UTILISATION][row] = busy / given if given else np.nan
+        columns[Metric.UTILISATION][row] = busy / capacity if capacity else np.nan
         if done > 0:
             columns[Metric.SERVICE_TIME][row] = busy / done
         state = self._state(processed)
@@ -151,7 +151,7 @@ class ReducerMetricsCollector:
         whole = streams.emitted_by(self.time)
         due = np.maximum(1e-9, streams.numbers(np.full((self._shape[0], 1), self.time)).sum(axis=0))
         part = np.minimum(1.0, processed.sum(axis=0) / due)
-        found: Floats = keys.held(whole[:, None] * part[None, :]) / MEGA
+        found: Floats = keys.state_bytes(whole[:, None] * part[None, :]) / MEGA
         return found
 
     def _frame(self, age: float = 0.0) -> Frame:
@@ -249,7 +249,7 @@ class ReducerMetricsCollector:
                 mine = np.flatnonzero(node.has & (placed >= 0))
                 task.append(placed[mine])
                 host.append(np.full(mine.size, rows[node.name], dtype=np.int64))
-        wanted = min(reducers.settings.replicas, len(reducers.ring or ()) - 1) * len(placed)
+        required = min(reducers.settings.replicas, len(reducers.ring or ()) - 1) * len(placed)
         count = sum(map(len, task))
         state = self._tasks.get(Metric.STATE_SIZE)
         tasks = np.concatenate(task) if task else np.zeros(0, dtype=np.int64)
@@ -259,5 +259,5 @@ class ReducerMetricsCollector:
             np.concatenate(host) if host else np.zeros(0, dtype=np.int64),
             self._lag()[numbers][tasks],
             np.full(count, np.nan) if state is None else state[numbers][tasks],
-            why=f"{wanted - count} copies of state are on their way" if count < wanted else "",
+            why=f"{required - count} copies of state are on their way" if count < required else "",
         )
