@@ -64,6 +64,7 @@ class TestLocal:
             ({"host_type": HostType("tiny", cores=1, memory=300)}, "'tiny' has 300 MB: an executor needs 674 MB"),
             ({"host_type": "small", "host_types": ["small"]}, "host_type and host_types exclude each other"),
             ({"host_types": [EDGE, EDGE]}, "two host types have one name: here, here"),
+            ({"host_type": [EDGE]}, "is not a host type; several go to host_types"),
             ({"latency": {"local": {"moon": "1s"}}}, "no host type is in the region 'moon'; regions: local"),
             ({"host_types": [EDGE], "latency": {"edge": {"edge": "1s"}}}, "'edge' cannot be away from itself"),
             (
