@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -216,17 +217,21 @@ def _bounded(scene: Scene, result: Comparison, policies: Mapping[str, Policy]) -
         reached = {trial.name: lower_bound(problem_of(scene, trial.compliance or 0.0), whole=False) for trial in missed}
     except InputError as error:
         return replace(result, bound=str(error))
-    return replace(result, bound=bound, bounds=reached, gap=_gap(scene, result, problem, bound, policies))
+    result = replace(result, bound=bound, bounds=reached)
+    with suppress(InputError):  # the parts are worth less than the trials
+        return replace(result, gap=_gap(scene, result, problem, bound, policies))
+    return result
 
 
 def _gap(scene: Scene, result: Comparison, problem: Problem, bound: Bound, policies: Mapping[str, Policy]) -> Gap | None:
     for trial, policy in zip(result.trials, policies.values(), strict=True):
         if isinstance(policy, Horizon) and not policy.perfect and result.meets(trial):
             leases = tuple(replace(each, start=0.0) for each in problem.leases)
-            by_second = tuple(replace(each, unit=1.0, first=0.0) for each in leases)
+            by_second = tuple(replace(each, unit=1.0, first=1.0) for each in leases)
             work = lower_bound(replace(problem, leases=by_second, min_hosts=0), whole=False).cost
             at_once = lower_bound(replace(problem, leases=leases), whole=bound.whole).cost
             perfect = tried(scene, trial.name, replace(policy, perfect=True), lambda _: None).cost
+            work, at_once = min(work, at_once, bound.cost), min(at_once, bound.cost)  # each is solved to its own accuracy
             parts = np.diff([0.0, work, at_once, bound.cost, perfect, trial.cost])
             return Gap(trial.name, *parts.tolist())
     return None

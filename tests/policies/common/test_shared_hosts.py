@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 
 from elastream.core.action import DrainHost, LeaseHost
 from elastream.core.frames import Frame
-from elastream.core.hosts import Billing, HostState, Lease
+from elastream.core.hosts import Billing, HostState, HostType, Lease
 from elastream.core.metrics import Metric
 from elastream.policies.common.chained import SharedHosts
 from elastream.policies.common.measures import cheapest_type
 from policies.test_threshold import observe
 from support.fake_plant import BIG, SMALL
+from support.states import observed
 
 TYPES = {"small": SMALL, "big": BIG}
 
@@ -127,7 +128,7 @@ def test_a_mix_suffices_and_costs_at_most_one_host_more_than_cores_must(need, pr
 
 
 def successors(shared, highest):
-    return [each.type for each in shared.lease_successors(highest, 4.0)[1]]
+    return [each.type for each in shared.lease_successors(highest, 4.0, 0.0)[2]]
 
 
 def test_cheaper_hosts_come_for_a_dear_one_with_little_work():
@@ -147,6 +148,17 @@ def test_cheaper_hosts_come_for_a_dear_one_with_little_work():
     assert not successors(replace(shared, mixed=False), 1.5), "the type to lease was named"
     paid = replace(dear, billing=Billing(3600.0))
     assert not successors(hosts(paid, types={**types, "big": paid}), 1.5), "paid for until the hour ends"
+
+
+def test_successors_have_the_memory_of_the_host_whose_state_they_take():
+    large = HostType("large", cores=2.0, memory=1000.0, price=8.0, billing=Billing(1.0))
+    small = HostType("small", cores=1.0, memory=250.0, price=1.0, billing=Billing(1.0))
+    for state, number in ((200.0, 4), (None, 1)):
+        seen = observed([0, 0], native=state, memory=[900.0], python_memory=[0.0], off_heap=[0.0])
+        context = replace(seen.context, host_types={"large": large, "small": small}, max_hosts=20)
+        seen = replace(seen, context=context, leases={"h1": replace(seen.leases["h1"], type=large)})
+        shared = SharedHosts(seen, small, 1.0, 0, False, 2.0, 0.0, mixed=True)
+        assert successors(shared, 0.5) == ["small"] * number
 
 
 def test_a_dear_host_goes_once_others_suffice():

@@ -54,9 +54,7 @@ class Local(Cloud):
             raise CloudError("host_type and host_types exclude each other: give one type, or all of them")
         for named in self._named:
             if not isinstance(named, HostType | str):
-                raise CloudError(
-                    f"{reprlib.repr(named)} is not a host type: give host_type a HostType, or host_types several"
-                )
+                raise CloudError(f"{reprlib.repr(named)} is not a host type; several go to host_types")
             if isinstance(named, str) and named not in HOST_TYPES:
                 raise CloudError(f"no host type is called {named!r} here; known: {', '.join(HOST_TYPES)}")
         if self.min_hosts < 1:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from elastream.core.action import Action, CancelDrain, DrainHost, LeaseHost, ReleaseHost
 from elastream.core.hosts import HostType
+from elastream.core.memory import memory_uses
 from elastream.core.observation import Observation
 from elastream.core.wording import counted, percent
 from elastream.policies.common.measures import capacity, due_back, host_capacity, tasks_on, types_to_lease
@@ -215,11 +216,12 @@ class SharedHosts:
         why += f"for {format_duration(self.settle)}" if self.settle else "now"
         return [DrainHost(host, why=why) for host in going]
 
-    def lease_successors(self, highest: float, start: float) -> tuple[str, list[Action]]:
-        """Return a host that is dear for what it does, and leases of cheaper ones for its work; "" and none without one.
+    def lease_successors(self, highest: float, start: float, settles: float) -> tuple[str, float, list[Action]]:
+        """Return a host that costs much for its work, the start of cheaper ones (seconds) and their leases, or no leases.
 
         Args:
-            start: Seconds until a host requested now works, and may do the work of another.
+            start: Start of a host, as measured (seconds).
+            settles: Seconds for which hosts work before another may go.
         """
         observation, now = self.observation, self.observation.time
         room = observation.context.max_hosts - len(observation.leases)
@@ -227,38 +229,44 @@ class SharedHosts:
         usable, seen = sorted(observation.usable, key=lambda each: -observation.leases[each].type.price_rate), set[str]()
         for host in usable:
             lease = observation.leases[host]
-            cheaper = [
-                each
-                for each in kinds
-                if each.region == lease.type.region and each.price_rate < (1 - WORTH_CHANGE) * lease.type.price_rate
-            ]
-            due = (
-                due_back(lease, now, self.pace, max(start, *(each.start for each in cheaper)) + self.pace)
-                if cheaper
-                else False
-            )
-            if not due or lease.type.name in seen or host in observation.pinned:
+            limit = (1 - WORTH_CHANGE) * lease.type.price_rate
+            cheaper = [kind for kind in kinds if kind.region == lease.type.region and kind.price_rate < limit]
+            if not cheaper or lease.type.name in seen or host in observation.pinned:
+                continue
+            slowest = max(start, *(kind.start for kind in cheaper))
+            if not due_back(lease, now, self.pace, slowest + settles + self.pace):
                 continue
             seen.add(lease.type.name)
             rest = [each for each in usable if each != host]
             lacking = highest / self.most - (self.capacity(rest) if rest else 0.0)
-            if not 0 < lacking < math.inf:
+            least = max(0, observation.context.min_hosts - len(rest))
+            if not (0 < lacking < math.inf or (least and lacking <= 0)):
                 continue
             slot = self._least_slot(rest) if rest else 0.0
+            memory = lease.type.memory if memory_uses(observation) else 0.0  # state must find as much as it has now
             options = [
                 (number * kind.price_rate, number, kind)
                 for kind in cheaper
                 if kind.slot >= slot
-                for number in [math.ceil(lacking / (kind.width * slot or kind.cores * kind.speed) - ROUNDING)]
-                if number <= room
+                for number in [
+                    max(
+                        least,
+                        math.ceil(lacking / (kind.width * slot or kind.cores * kind.speed) - ROUNDING),
+                        math.ceil(memory / kind.memory - ROUNDING) if kind.memory > 0 else 0,
+                    )
+                ]
+                if 0 < number <= room
             ]
             price, number, kind = min(options, key=lambda option: option[:2], default=(math.inf, 0, lease.type))
-            if price < (1 - WORTH_CHANGE) * lease.type.price_rate:
-                why = f"{host} is dear for what it does: {counted(number, kind.name)} will do it for "
-                why += percent(price / lease.type.price_rate)
+            if price < limit:
+                why = f"{counted(number, 'host')} of type {kind.name} can do the work of {host} for "
+                why += f"{percent(price / lease.type.price_rate)} of its price"
                 names = enumerate(types_to_lease(observation, kind, number))
-                return host, [LeaseHost(observation.host_name(n), each.name, each.region, why=why) for n, each in names]
-        return "", []
+                leases: list[Action] = [
+                    LeaseHost(observation.host_name(n), each.name, each.region, why=why) for n, each in names
+                ]
+                return host, slowest, leases
+        return "", 0.0, []
 
     def drain_replaced(self, host: str, highest: float) -> list[Action]:
         """Return the drain of `host` if the others suffice without it and it may go."""
@@ -270,7 +278,7 @@ class SharedHosts:
             or not self._suffice([each for each in observation.usable if each != host], highest)
         ):
             return []
-        return [DrainHost(host, why="cheaper hosts do its work now")]
+        return [DrainHost(host, why="cheaper hosts can do its work now")]
 
     def withdraw_surplus(self, highest: float) -> list[Action]:
         """Return releases of unneeded hosts that wait for at least `settle` seconds, newest request first."""

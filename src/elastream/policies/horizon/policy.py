@@ -58,8 +58,9 @@ STEP, LEAST_ALLOWANCE = 0.1, -0.03
 IN_VAIN = 1.25
 # Multiple of a host's start for which a need must have lasted before cheaper hosts take the place of a dear one.
 LASTING = 4.0
-# Multiples of a host's start for which the cheaper hosts are waited for, and after which another exchange is tried.
-EXCHANGE, AGAIN = 2.0, 20.0
+# Multiples of a host's start in which cheaper hosts should work, and after which another exchange is tried: twice as late
+# after each one that left the expensive host, at most so many times.
+EXCHANGE, AGAIN, MOST_FAILURES = 2.0, 20.0, 10
 # Part by which a need may exceed the cores that are there or come: no need is known better.
 TOLERANCE = 0.02
 # Least part of a busy round's work that grows with its records. Noise and code that is compiled meanwhile hide it.
@@ -68,6 +69,21 @@ PROPORTIONAL = 0.5
 PATIENCE = 0.5
 # Part of the records that must be in time, unless the run says otherwise.
 IN_TIME = 0.99
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """Leases of cheaper hosts that take the place of an expensive one.
+
+    Attributes:
+        host: The host to drain once they work.
+        until: Time until which it may be drained for that (seconds of the run).
+        failures: Earlier exchanges that left it.
+    """
+
+    host: str = ""
+    until: float = -math.inf
+    failures: int = 0
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -82,7 +98,7 @@ class Memory:
         next_replay: Time of the next replay (seconds of the run).
         work: Cores that a record/s keeps busy, as last known; NaN before.
         host_start: Start of hosts as last measured (seconds); 0 before.
-        exchanged: The last host for whose work cheaper ones were leased, and when.
+        exchange: The last one that was begun.
     """
 
     history: LoadHistory
@@ -98,7 +114,7 @@ class Memory:
     next_replay: float = 0.0
     work: float = math.nan
     host_start: float = 0.0
-    exchanged: tuple[str, float] = ("", -math.inf)
+    exchange: Exchange = Exchange()
 
 
 @dataclass(frozen=True)
@@ -526,24 +542,27 @@ class _Chained(_Foreseeing, ChainedRound):
         recent = self.load.since_change < self.policy.cool_down
         if (recent and not observation.waiting) or self.load.late or observation.unjudged:
             return []
-        host, since = self.memory.exchanged
-        if host in observation.usable and observation.time - since <= EXCHANGE * self.grid.host_start + 2 * self.pace:
-            return [] if observation.coming else self._hosts.drain_replaced(host, highest)
+        exchange = self.memory.exchange
+        if exchange.host in observation.usable and observation.time <= exchange.until:
+            return [] if observation.coming else self._hosts.drain_replaced(exchange.host, highest)
         if observation.coming:
             return self._hosts.withdraw_surplus(highest)
         # All of a surplus goes at once, as in the replay.
         return self._hosts.drain_surplus(highest, part=1.0) or self._exchange(highest)
 
     def _exchange(self, highest: float) -> list[Action]:
-        """Return leases of cheaper hosts for the work of a dear one, if that has been little for long."""
-        observation, start, needs = self.observation, self.grid.host_start, self.memory.needs
+        """Return leases of cheaper hosts for the work of an expensive one that has long had little."""
+        time, start, needs, last = self.observation.time, self.grid.host_start, self.memory.needs, self.memory.exchange
         bins = max(1, math.ceil(LASTING * start / self.grid.seconds))
-        if len(needs) < bins or observation.time - self.memory.exchanged[1] < AGAIN * start:
+        failed = last.host in self.observation.leases
+        if len(needs) < bins or time < last.until + AGAIN * start * (2**last.failures if failed else 1):
             return []
         lasting = max(highest, max(needs[-bins:]) * self._cores_of_record)
-        host, leases = self._hosts.lease_successors(lasting, start + self.policy.cool_down)
+        host, starts, leases = self._hosts.lease_successors(lasting, start, self.policy.cool_down)
         if leases:
-            self.memory = replace(self.memory, exchanged=(host, observation.time))
+            until = time + EXCHANGE * starts + self.policy.cool_down + 2 * self.pace
+            failures = min(last.failures + 1, MOST_FAILURES) if failed else 0
+            self.memory = replace(self.memory, exchange=Exchange(host, until, failures))
         return leases
 
     def _task_count(self, now: float, need: float) -> float:

@@ -413,7 +413,7 @@ def _ending(observation: Observation, pace: float) -> tuple[frozenset[str], froz
     soon = frozenset(
         host
         for host, lease in leases.items()
-        if (due_back(lease, now, pace + ahead) and host not in due) or lease.type.billing.unit <= pace + ahead
+        if (due_back(lease, now, pace + ahead, empties) and host not in due) or lease.type.billing.unit <= pace + ahead
     )
     return due, soon
 
