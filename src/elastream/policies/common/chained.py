@@ -272,11 +272,8 @@ class SharedHosts:
         """Return the drain of `host` if the others suffice without it and it may go."""
         observation = self.observation
         due = due_back(observation.leases[host], observation.time, self.pace, self.pace)
-        if (
-            not due
-            or host in observation.pinned
-            or not self._suffice([each for each in observation.usable if each != host], highest)
-        ):
+        rest = [each for each in observation.usable if each != host]
+        if not due or host in observation.pinned or not self._suffice(rest, highest):
             return []
         return [DrainHost(host, why="cheaper hosts can do its work now")]
 

@@ -56,7 +56,7 @@ FIRST_HOLD = 2.0
 STEP, LEAST_ALLOWANCE = 0.1, -0.03
 # Multiple of the backlog foreseen in vain from which one is no noise.
 IN_VAIN = 1.25
-# Multiple of a host's start for which a need must have lasted before cheaper hosts take the place of a dear one.
+# Multiple of a host's start for which a need must have lasted before cheaper hosts replace an expensive one.
 LASTING = 4.0
 # Multiples of a host's start in which cheaper hosts should work, and after which another exchange is tried: twice as late
 # after each one that left the expensive host, at most so many times.
