@@ -55,7 +55,11 @@ def test_bounded_state_raises_no_alarm_in_thirty_days(peak, daily, teeth, depth,
     assert first_alarm(times, peak * LIMIT * filling * shape / shape.max()) == math.inf
 
 
-@given(hours=st.floats(math.log(10), math.log(20 * 24)), start=st.floats(0.02, 0.3), daily=st.floats(0.0, 0.15), **SHAPES)
+# Runs look every few seconds, these rounds five to ten minutes apart: they would miss the ends of shorter teeth.
+SEEN = SHAPES | {"teeth": st.floats(20 * MINUTE_S, 2 * HOUR_S)}
+
+
+@given(hours=st.floats(math.log(10), math.log(20 * 24)), start=st.floats(0.02, 0.3), daily=st.floats(0.0, 0.15), **SEEN)
 @settings(max_examples=examples(40), deadline=None)
 def test_growing_state_raises_the_alarm_an_hour_before_the_limit(hours, start, daily, teeth, depth, noise, seed):
     times = rounds(seed, 40)
