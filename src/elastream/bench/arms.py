@@ -100,7 +100,7 @@ class Arm:
 
     @property
     def piloted(self) -> bool:
-        """Return True if Autopilot watches; in a watched arm it moves state, but adds and removes no executors."""
+        """Return True if Autopilot manages the queries. In a `watched` arm it only moves state, on fixed executors."""
         return self.name.startswith(("autopilot", "watched"))
 
 
@@ -125,7 +125,7 @@ class Cluster:
 
     Attributes:
         host: Shape, billing and price of an executor's host.
-        max_hosts: Most executors of an arm that scales.
+        max_hosts: Maximum number of executors in an arm that scales.
         partitions: State partitions of every arm.
         master: `spark://HOST:PORT`, `yarn` or `k8s://https://HOST:PORT`; empty: local hosts.
         folder: Folder that the driver and all executors reach by this path; None: a temporary one.

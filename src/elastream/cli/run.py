@@ -119,7 +119,7 @@ def _read(kind: Kind, text: str) -> Any:
 
 
 def exporters(settings: Mapping[str, Any]) -> "list[Observer]":
-    """Return the exporters of metrics, events and spans that `settings` require.
+    """Open the exporters of metrics, events and spans that `settings` name.
 
     Raises:
         EnvironmentProblem: The port or the file is not available.

@@ -238,10 +238,10 @@ class ExecutorAllocator(Protocol):
         """Return when (epoch seconds) and why the cluster manager takes executors away."""
 
     def protect(self, executors: Collection[str]) -> None:
-        """Ask the cluster manager to leave these executors, and no others, where they are."""
+        """Ask the cluster manager not to evict these executors. The last call replaces earlier ones."""
 
     def unprotect(self) -> None:
-        """Withdraw `protect` before returning."""
+        """Withdraw the request of `protect`; return once that is done."""
 
     def release_leftovers(self, application: str) -> None:
         """Release what an earlier application left on the cluster; may take long."""

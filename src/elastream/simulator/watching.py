@@ -170,7 +170,7 @@ class MetricsCollector:
         return (self.ticks + 1) * self.settings.monitor
 
     def keep_busy(self, station: Station, rows: NDArray[np.int64]) -> None:
-        """Keep the work of instances about to be removed."""
+        """Add the busy time of instances to the period's totals, before they are removed. `rows`: theirs in the crew."""
         station.period.busy += float(station.crew.busy[rows].sum())
         for host, busy in zip(station.crew.host[rows], station.crew.busy[rows], strict=True):
             self.elsewhere[int(host)] = self.elsewhere.get(int(host), 0.0) + float(busy) * station.operator.cores

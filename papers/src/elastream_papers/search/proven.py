@@ -398,7 +398,7 @@ def _with_selectivities_of(problem: Problem, active: Sequence[int]) -> Allowed:
 
 
 def _with_single_hosts(every: Sequence[HostOffer], found: Solution) -> tuple[HostOffer, ...]:
-    """Return the offers with about the chosen number of single hosts."""
+    """Return each offer once per host: as many as the solution chose, and some more, up to about `APART` in all."""
     numbers = {id(offer): count for offer, count, _ in found.chosen}
     spare = max(1, (APART - sum(numbers.values())) // len(every))
     return tuple(

@@ -244,19 +244,12 @@ class SharedHosts:
                 continue
             slot = self._least_slot(rest) if rest else 0.0
             memory = lease.type.memory if memory_uses(observation) else 0.0  # state must find as much as it has now
-            options = [
-                (number * kind.price_rate, number, kind)
-                for kind in cheaper
-                if kind.slot >= slot
-                for number in [
-                    max(
-                        least,
-                        math.ceil(lacking / (kind.width * slot or kind.cores * kind.speed) - ROUNDING),
-                        math.ceil(memory / kind.memory - ROUNDING) if kind.memory > 0 else 0,
-                    )
-                ]
-                if 0 < number <= room
-            ]
+            options = []
+            for kind in cheaper:
+                by_work = lacking / (kind.width * slot or kind.cores * kind.speed)
+                number = max(least, math.ceil(max(by_work, memory / kind.memory) - ROUNDING))
+                if kind.slot >= slot and 0 < number <= room:
+                    options.append((number * kind.price_rate, number, kind))
             price, number, kind = min(options, key=lambda option: option[:2], default=(math.inf, 0, lease.type))
             if price < limit:
                 why = f"{counted(number, 'host')} of type {kind.name} can do the work of {host} for "

@@ -48,7 +48,7 @@ class StagedPlan:
 
 
 class Change(NamedTuple):
-    """Planned change: `subject` (operator, instances, hosts of a type) takes `value` at `time`."""
+    """Planned change: at `time` (s), `subject` gets `value`. Subjects are operators, their instances and host types."""
 
     time: float
     subject: str

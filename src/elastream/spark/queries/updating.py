@@ -1,4 +1,4 @@
-"""Versions of the operators' code in a running run."""
+"""Updates of a running run: new code of its operators, in numbered versions."""
 
 import json
 import platform

@@ -33,7 +33,7 @@ class Grouping:
 
     @property
     def schema(self) -> StructType:
-        """Return the schema of a key's state: the records of each port."""
+        """Return the schema of the state of one key: a column of bytes per port, with the records that wait there."""
         return StructType([StructField(f"port_{number}", BinaryType()) for number in range(len(self.ports))])
 
     @property

@@ -110,7 +110,7 @@ def _profits(results: LookaheadResults) -> Iterator[Check]:
     source = "Fig. 5.3(b)"
 
     def profit(policy: str, horizon: int) -> float:
-        """Return the profit of a policy that keeps the throughput; other profits are not comparable (p. 111)."""
+        """Return the profit of a policy, -inf if it misses the throughput: such profits are not comparable (p. 111)."""
         kept = results.mean("waited", policy, horizon) >= LEAST
         return results.mean("profit", policy, horizon) if kept else -np.inf
 
