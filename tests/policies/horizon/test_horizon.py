@@ -21,6 +21,8 @@ from elastream.dataflow.stages import lay_out
 from elastream.errors import ElastreamError
 from elastream.evaluation.trials import simulated
 from elastream.loads.pattern import Pattern, Section
+from elastream.policies.common.service import MARGIN
+from elastream.policies.horizon import policy
 from elastream.policies.horizon.policy import Horizon, _Foreseeing
 from elastream.policies.horizon.replay import REPLAYED, Choice, Setting
 from elastream.policies.threshold import Threshold
@@ -146,10 +148,35 @@ def test_unexplained_lateness_is_forgiven_by_time_however_rare_replays_are():
 
 def test_surplus_of_a_fixed_fleet_goes_when_its_hour_ends_though_noise_peaks():
     noise = 2900 * np.exp(np.random.default_rng(11).normal(0.0, 0.3, 480))
+    noise[90:102] *= 3.0
     done = run(list(noise), every=10.0, period=15.0, types=(replace(SMALL, start=60.0, billing=Billing(3600.0)),))
     hosts = done.result.series[:, [0, 2]]
-    assert hosts[hosts[:, 0] < 3500.0, 1].max() >= 12, "for the backlog of the start"
-    assert hosts[hosts[:, 0] > 3700.0, 1].max() <= 8
+    assert hosts[hosts[:, 0] < 3500.0, 1].max() >= 12, "for the backlog of the jump"
+    assert hosts[-1, 1] <= 8
+
+
+def test_first_hosts_that_are_paid_by_the_hour_are_for_the_mean_load():
+    noise = 2200 * np.exp(np.random.default_rng(5).normal(0.0, 0.3, 90))
+    done = run(list(noise), every=10.0, period=15.0, types=(replace(SMALL, start=60.0, billing=Billing(3600.0)),))
+    assert done.result.series[:, 2].max() <= 7
+    assert done.result.series[-1, 5] == 1.0
+    by_second = run(list(noise), every=10.0, period=15.0, types=(replace(SMALL, start=60.0),))
+    assert by_second.result.series[:, 2].max() > 7, "to catch up sooner costs little"
+
+
+@pytest.mark.parametrize(("explained", "late", "before", "spare"), [(0.03, 0.0, 1.0, MARGIN), (0.0, 0.03, MARGIN, 1.0)])
+def test_fixed_fleet_needs_no_margin_once_a_replay_counts_late_records_that_did_not_come(
+    monkeypatch, explained, late, before, spare
+):
+    memory, seen = None, observe([host("h1")], 20.0)
+    for time in range(1000, 1200):
+        memory = Horizon().plan(replace(seen, time=float(time)), memory).memory
+    fleets = []
+    choice = replace(memory.choice, explained=explained)
+    monkeypatch.setattr(policy, "replay", lambda _, fleet, *__: fleets.append(fleet.spare) or choice)
+    due = replace(memory, spare=before, late=(late * 1000.0, 1000.0), next_replay=0.0)
+    assert Horizon().plan(replace(seen, time=1200.0), due).memory.spare == spare
+    assert fleets == [before, spare]
 
 
 def test_a_small_host_takes_the_place_of_a_large_one_for_a_small_load():

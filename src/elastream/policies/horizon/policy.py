@@ -65,6 +65,10 @@ EXCHANGE, AGAIN, MOST_FAILURES = 2.0, 20.0, 10
 TOLERANCE = 0.02
 # Least part of a busy round's work that grows with its records. Noise and code that is compiled meanwhile hide it.
 PROPORTIONAL = 0.5
+# Shares of late records, in a replay and in the run, that differ by more show a wrong margin.
+UNLIKE = 0.005
+# Part of a lease's paid time in which the records that waited for the first hosts are served. Later hosts would idle.
+FIRST_CATCH_UP = 0.05
 # Part of the budget that records may wait before hosts are leased, while the load has no past.
 PATIENCE = 0.5
 # Part of the records that must be in time, unless the run says otherwise.
@@ -98,6 +102,8 @@ class Memory:
         next_replay: Time of the next replay (seconds of the run).
         work: Cores that a record/s keeps busy, as last known; NaN before.
         host_start: Start of hosts as last measured (seconds); 0 before.
+        spare: Factor on the records/s of a host in replays of a fixed fleet.
+        settled: Records were in time after the first replay.
         exchange: The last one that was begun.
     """
 
@@ -114,6 +120,8 @@ class Memory:
     next_replay: float = 0.0
     work: float = math.nan
     host_start: float = 0.0
+    spare: float = 1.0
+    settled: bool = False
     exchange: Exchange = Exchange()
 
 
@@ -192,6 +200,7 @@ class _Foreseeing(SizingRound):
     """Planning round that sizes hosts for the scenarios ahead."""
 
     remarks: tuple[str, ...] = ()
+    _first = False  # the need is that of the first hosts
     _then = (0.0, 0.0)  # records that wait once a host requested now works, and the seconds for which they may be late
 
     def foresee(self, policy: Horizon, before: Memory | None) -> None:
@@ -244,7 +253,10 @@ class _Foreseeing(SizingRound):
 
     def remember(self, history: LoadHistory) -> Memory:
         start = self._measured_start
-        return replace(self.memory, history=history, service=self.service, grid=self.grid, host_start=start)
+        settled = self.memory.settled or (self.memory.choice.hosts > 0 and not self.load.late)
+        return replace(
+            self.memory, history=history, service=self.service, grid=self.grid, host_start=start, settled=settled
+        )
 
     def _forecast(self) -> Forecast:
         return Forecast(self.load.arriving, 0.0, self.load.arriving, 0.0)  # scenarios take its place
@@ -372,9 +384,15 @@ class _Foreseeing(SizingRound):
         memory, context, time = self.memory, self.observation.context, self.observation.time
         late, records = memory.late
         missed = late / records if records > 0 else 0.0
-        fleet = Fleet(self.host_type, self._each, self.grid, max(1, context.min_hosts), context.max_hosts)
-        jumps = not memory.past.is_short(2 * self.grid.steps)
-        choice = replay(memory.outlooks, fleet, memory.allowance, memory.choice, memory.counted, jumps)
+        least, most = max(1, context.min_hosts), context.max_hosts
+        fleet = Fleet(self.host_type, self._each, self.grid, least, most, memory.spare)
+        past = (memory.choice, memory.counted, not memory.past.is_short(2 * self.grid.steps))
+        choice = replay(memory.outlooks, fleet, memory.allowance, *past)
+        # Plans keep a margin. A replay in which more records are late than in the run shows that a fixed fleet needs none.
+        spare = MARGIN if choice.explained > missed + UNLIKE else 1.0 if missed > choice.explained + UNLIKE else fleet.spare
+        if spare != fleet.spare:
+            memory, fleet = replace(memory, spare=spare), replace(fleet, spare=spare)
+            choice = replay(memory.outlooks, fleet, memory.allowance, *past)
         # Adaptive conformal inference: misses that this replay does not explain lower the allowance of the next one.
         tolerated, unexplained = 1 - policy.in_time, max(0.0, missed - choice.explained)
         spared = tolerated - unexplained
@@ -408,6 +426,8 @@ class _Foreseeing(SizingRound):
         later = time_late(inherited, capacity, grid.budget, grid.recovery)
         self._then, times = (then, later), (grid.budget, grid.seconds)
         lease = with_backlog(setting.reserve * float(outlook.lease[row]), total[grid.start :], then, later, *times)
+        if (first := self._first_need(waiting)) < lease:
+            self._first, lease = True, first
         lacking = lease * grid.seconds > cores[-1]
         if lacking and self._may_wait(then, float(total[grid.start + 1] - total[grid.start]) / grid.seconds):
             self.remarks += (f"{waiting:,.0f} records wait, and no host is leased: a later one would still be in time",)
@@ -426,6 +446,14 @@ class _Foreseeing(SizingRound):
         if memory.needs:
             self.memory = replace(self.memory, needs=(*memory.needs[:-1], max(memory.needs[-1], usual)))
         return lease, keep
+
+    def _first_need(self, waiting: float) -> float:
+        """Return the need until records are first in time (records/s): later hosts would idle. inf if leases are short."""
+        past, catch_up = self.memory.past, FIRST_CATCH_UP * self.grid.paid - self.grid.budget
+        if self.memory.settled or catch_up <= self.grid.recovery:
+            return math.inf
+        rate = float(past.rates.mean()) if past.rates.size else past.level(self.grid.steps)[0]
+        return (waiting + rate * catch_up) / (catch_up + self.grid.budget)
 
     def _may_wait(self, then: float, rate: float) -> bool:
         """Return True if it is unknown how long the load lasts, and a later lease would be in time.
@@ -511,6 +539,12 @@ class _Chained(_Foreseeing, ChainedRound):
 
     def _reason(self, lease: float, need: float) -> str:
         waiting = f" and {self.load.backlog:,.0f} wait" if self.load.backlog >= 1 else ""
+        if self._first:
+            within = format_duration(round(FIRST_CATCH_UP * self.grid.paid))
+            return (
+                f"{format_rate(self.load.arriving)} arrive{waiting}: {format_rate(lease)} serve the first records within "
+                f"{within}, while leases are long, and that takes {need:.3g} cores"
+            )
         budget = round(self.grid.budget, 1)
         limit = f"so that none waits longer than {format_duration(budget)}" if budget else "so that none waits for a batch"
         return (

@@ -86,6 +86,7 @@ class Fleet:
 
     Attributes:
         each: Records/s that a host serves.
+        spare: Factor on `each` of a fixed fleet.
     """
 
     kind: HostType
@@ -93,6 +94,7 @@ class Fleet:
     grid: Grid
     least: int
     most: int
+    spare: float = 1.0
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -142,7 +144,6 @@ def _runs(outlooks: Sequence[Outlook], rates: Floats, settings: Sequence[Setting
     totals = np.stack([each.total for each in outlooks])
     keep, lease = np.stack([each.keep for each in outlooks]), np.stack([each.lease for each in outlooks])
     stops = fleet.kind.stop / grid.seconds if renewed == 1 else 0.0
-    hosts = (fleet.each, float(fleet.most), grid.start, first, renewed, stops)
     late = np.zeros((rates.size, len(settings)))
     figures = np.zeros((3, len(settings)))
     for column, each in enumerate(settings):
@@ -153,7 +154,7 @@ def _runs(outlooks: Sequence[Outlook], rates: Floats, settings: Sequence[Setting
             each.reserve * lease[:, each.row],
             rates,
             (float(each.least), hold, each.fixed),
-            hosts,
+            (fleet.each * (fleet.spare if each.fixed else 1.0), float(fleet.most), grid.start, first, renewed, stops),
             (grid.seconds, grid.budget, grid.recovery, grid.lost),
             late[:, column],
         )
