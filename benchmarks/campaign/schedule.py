@@ -92,6 +92,7 @@ KINDS: Mapping[str, Kind] = {
     "the gateway fails": Kind(DRIVERS, 2.0, lasts=True, how=(*ERRORS, *(f"{error} queries" for error in ERRORS))),
     "reports to the coordinator lost": Kind(DRIVERS, 1.0, lasts=True),
     "reports of executors late": Kind(DRIVERS, 1.0, lasts=True),
+    "a task just before a fence": Kind(DRIVERS, 1.0, lasts=True),
     "a batch hangs": Kind(DRIVERS, 1.0, lasts=True, longest=HANGS),
     "progress is missing": Kind(DRIVERS, 1.0, lasts=True),
     "task loads are missing": Kind(DRIVERS, 0.7, lasts=True),
