@@ -99,6 +99,14 @@ def test_rates_are_over_the_time_from_batch_to_batch(query, driver):
     assert rows.tolist() == [100.0] * 4
 
 
+@pytest.mark.parametrize(("every", "refused"), [(0.5, True), (0.7, False)])
+def test_state_does_not_move_between_batches_too_short_for_its_files(query, driver, every, refused):
+    query._with = replace(query._with, least_interval=0.6)
+    end_batches(driver, every=every, seconds=0.4)
+    query.look()
+    assert query.move_refusal.startswith("with a batch every 0.5 s, Spark before 4.2 may delete") is refused
+
+
 def test_an_arrival_rate_tells_how_old_it_is(query, driver):
     now = end_batches(driver, every=2.0, seconds=0.5, count=4)
     query.look()

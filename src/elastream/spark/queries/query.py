@@ -65,6 +65,7 @@ class QueryAccess:
     recovery: Recovery | None = None  # acts on lost executors; None if Spark does
     memory: ExecutorMemory | None = None  # receives executors' heartbeats; None if this Spark does not tell
     copies: StandbyRegistry | None = None  # receives executors' reports of standby replicas; None without any
+    least_interval: float = 0.0  # seconds from batch to batch from which state may move
     wall: Callable[[], float] = time.time  # clock that dates batches
     steady: Callable[[], float] = time.monotonic  # clock that nobody sets
 
@@ -305,6 +306,17 @@ class Query:
         NaN before two batches, or if ended batches are unreported.
         """
         return max(mean, now - self.batches[-1].end) if (mean := self._usual_interval) > 0 else NAN
+
+    @property
+    def move_refusal(self) -> str:
+        """Why no state of it may move; empty if it may."""
+        interval, least = self._usual_interval, self._with.least_interval
+        if not interval < least:
+            return ""
+        return (
+            f"with a batch every {interval:.2g} s, Spark before 4.2 may delete files of state that moves (SPARK-55892); "
+            f"a trigger above {least:.2g} s, or a shorter spark.sql.streaming.stateStore.maintenanceInterval, helps"
+        )
 
     @property
     def _usual_interval(self) -> float:
