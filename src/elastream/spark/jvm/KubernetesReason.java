@@ -74,7 +74,8 @@ public static String reason(Object context, int registered) throws Exception {
 
 /**
  * Executors whose pods go: lines "executor milliseconds reason", by tabs, the epoch milliseconds empty if unknown. A pod goes
- * if it is being deleted or a target of a disruption, or its node has a taint that announces the end of the node.
+ * if it is being deleted or a target of a disruption, or its node has a taint that announces the end of the node. Without an
+ * executor, why taints cannot be read.
  */
 public static String notices(Object context) throws Exception {
     org.apache.spark.SparkContext spark = (org.apache.spark.SparkContext) context;
@@ -103,10 +104,12 @@ public static String notices(Object context) throws Exception {
         }
         if (why.length() > 0) out.append(id).append('\t').append(at).append('\t').append(line(why)).append('\n');
     }
+    if (tainted != null && tainted.containsKey(""))
+        out.append("\t\t").append(line((String) tainted.get(""))).append('\n');
     return out.toString();
 }
 
-/** Taints that announce the end of a node, by node; empty if the account may not read nodes. */
+/** Taints that announce the end of a node, by node; why they cannot be read, by "". */
 private static java.util.HashMap taints(io.fabric8.kubernetes.client.KubernetesClient client) {
     java.util.HashMap tainted = new java.util.HashMap();
     try {
@@ -121,7 +124,9 @@ private static java.util.HashMap taints(io.fabric8.kubernetes.client.KubernetesC
                     tainted.put(node.getMetadata().getName(), key);
             }
         }
-    } catch (io.fabric8.kubernetes.client.KubernetesClientException refused) { }
+    } catch (io.fabric8.kubernetes.client.KubernetesClientException refused) {
+        tainted.put("", "" + refused.getMessage());
+    }
     return tainted;
 }
 
