@@ -146,7 +146,7 @@ class Metric(StrEnum):
     STATE_HEAP = (
         "state_heap",
         Quantity.MEGABYTES,
-        "State of an operator in executors' heap.",
+        "State of an operator in executors' heap. Plans divide it among partitions by `state_size`.",
     )
     STATE_OFF_HEAP = (
         "state_off_heap",

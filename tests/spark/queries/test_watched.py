@@ -415,6 +415,7 @@ def test_query_that_a_limit_holds_back_is_neither_late_nor_in_time(query, driver
         ((2, "80", "6000000", "1", "0"), (40, 3.0, 0.0, 0.0)),  # a function computed the batch twice
         ((1, "40", "3000000", "0", "5000000"), (40, 0.0, 3.0, 5.0)),
         ((1, "0", "3000000", "0", "0"), (math.nan, 0.0, 3.0, 0.0)),  # not counted
+        ((1, "40", "3000000", "-1", "0"), (40, math.nan, math.nan, 0.0)),  # of a store that is not Spark's
     ],
 )
 def test_stores_report_rows_and_bytes_in_the_heap_and_outside(driver, query, told, stored):

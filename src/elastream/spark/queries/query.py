@@ -218,11 +218,12 @@ class Query:
         self._stored = {}
         for name, stage in (self.stages or {}).items():
             there = (figures[each.position] for each in stage.operators if each.position in figures)
-            for tasks, rows, memory, heap, files in there:
+            for tasks, rows, memory, place, files in there:
                 before, times = self._stored.get(name, StoredState()), tasks / stage.partitions or 1.0
                 # A function may have computed a batch several times. RocksDB counts no rows unless it is asked to.
+                heap = None if place < 0 else place == 1
                 known = rows / times if rows > 0 or (rows == 0 and heap) else NAN
-                self._stored[name] = before.plus(known, memory / 1e6 / times, files / 1e6 / times, heap=heap == 1)
+                self._stored[name] = before.plus(known, memory / 1e6 / times, files / 1e6 / times, heap)
 
     def _with_held_files(self, batch: Batch) -> Batch:
         sources = list(batch.sources)
