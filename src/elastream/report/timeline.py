@@ -164,7 +164,7 @@ def _fullness(recording: Recording) -> Iterator[Curve]:
 
 
 def _sums(columns: Columns, metrics: Mapping[str, Metric], times: Floats) -> tuple[Curve, ...]:
-    """Return the sum of each metric's known values; curves of which none is known are left out."""
+    """Return curves of the sums of known values."""
     curves = []
     for number, (name, metric) in enumerate(metrics.items()):
         values = np.array([columns.column(row, metric, len(times)) for row in columns.rows] or [times * np.nan])

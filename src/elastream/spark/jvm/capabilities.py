@@ -93,7 +93,7 @@ def probe(spark: SparkSession, provider: object | None = None) -> Capabilities:
 
 
 def least_interval(version: str, setting: Callable[[str, str], str]) -> float:
-    """Return the seconds from batch to batch from which RocksDB's files outlive a late snapshot; 0 if they always do."""
+    """Return the seconds from batch to batch from which state may move."""
     store = "spark.sql.streaming.stateStore"
     logs = setting(f"{store}.rocksdb.changelogCheckpointing.enabled", "false").lower() == "true"
     if release_of(version) >= LATE_SNAPSHOTS_SINCE or not logs or "RocksDB" not in setting(f"{store}.providerClass", ""):

@@ -310,7 +310,6 @@ class Query:
 
     @property
     def move_refusal(self) -> str:
-        """Why no state of it may move; empty if it may."""
         interval, least = self._usual_interval, self._with.least_interval
         if not interval < least:
             return ""

@@ -173,8 +173,8 @@ class StoredState(NamedTuple):
     disk: float = 0.0  # MB
 
     def plus(self, rows: float, memory: float, disk: float, heap: bool | None) -> "StoredState":
-        """Add a store. Where others than Spark's keep its state (heap: None), both memories are unknown."""
         total = rows if math.isnan(self.rows) else self.rows + rows
+        # None: a store that Spark does not have, whose memory may be anywhere.
         inside, outside = (math.nan, math.nan) if heap is None else (memory, 0.0) if heap else (0.0, memory)
         return StoredState(total, self.heap + inside, self.off_heap + outside, self.disk + disk)
 
