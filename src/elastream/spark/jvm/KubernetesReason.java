@@ -125,7 +125,7 @@ private static java.util.HashMap taints(io.fabric8.kubernetes.client.KubernetesC
             }
         }
     } catch (io.fabric8.kubernetes.client.KubernetesClientException refused) {
-        tainted.put("", "" + refused.getMessage());
+        tainted.put("", message(refused));
     }
     return tainted;
 }
@@ -250,9 +250,13 @@ private static io.fabric8.kubernetes.client.KubernetesClient client(org.apache.s
         backend.getClass().getMethod("kubernetesClient", new Class[0]).invoke(backend, new Object[0]);
 }
 
+private static String message(io.fabric8.kubernetes.client.KubernetesClientException error) {
+    return error.getStatus() != null && error.getStatus().getMessage() != null
+        ? error.getStatus().getMessage() : "" + error.getMessage();
+}
+
 private static String refused(io.fabric8.kubernetes.client.KubernetesClientException error, String namespace) {
-    String message = error.getStatus() != null && error.getStatus().getMessage() != null
-        ? error.getStatus().getMessage() : error.getMessage();
+    String message = message(error);
     boolean full = message.contains("exceeded quota");
     boolean never = !full && (error.getCode() == 401 || error.getCode() == 403 || error.getCode() == 404);
     return (never ? "never\t" : "waits\t") + "Kubernetes refuses pods in namespace '" + namespace + "': " + line(message) + "\n";
