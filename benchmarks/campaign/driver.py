@@ -1,7 +1,7 @@
 """The process of an application: real loop, plant, hosts, reconciler and logs on a simulated engine; and its watcher."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -169,7 +169,7 @@ class Driver(Process):
         first = lease_first_hosts(leases, provider, resumed, clock.now())
         self.engine = engine = Engine(self, self.durable)
         driver: Any = engine
-        hosts = Hosts(Executors(driver), provider, clock.now, fence=engine.fence, log=leases, alarms=alarms)
+        hosts = Hosts(Executors(driver, driver), provider, clock.now, fence=engine.fence, log=leases, alarms=alarms)
         hosts.begin(first)
         old = {name for name, lease in hosts.leases.items() if not lease.active}
         while not hosts.usable:  # as `spark.start` waits
@@ -203,6 +203,10 @@ class Driver(Process):
         self.engine = self.plant = self.loop = self.journal = self.membership = None
         self.dies, self.calls_die, self.room = "", "", math.inf
         self.call_errors.clear()
+
+    def releases(self, hosts: Collection[str]) -> None:
+        for host in self.engine.cut_off(hosts) if self.engine is not None and not self.stopping else ():
+            self.history.note("work", self.now(), f"{self.name} released {host}, whose executor ran a task")
 
     def once(self) -> float:
         assert self.plant is not None

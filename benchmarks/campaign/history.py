@@ -5,9 +5,9 @@ the process died meanwhile). The engine notes, per partition and batch, the exec
 committed one, and a hash of its content.
 
 Rules besides those of this module: max_hosts (never more leased), one holder (no machine is used by two applications),
-unknown (observations are right or unknown, and no policy scales on unknown figures or a hung query), control (no fault of
-the control plane ends a run), settled (a while after the last fault, batches end, no record waits, and hosts do not
-change).
+work (no host is released while its executor runs a task), unknown (observations are right or unknown, and no policy scales
+on unknown figures or a hung query), control (no fault of the control plane ends a run), settled (a while after the last
+fault, batches end, no record waits, and hosts do not change).
 """
 
 import hashlib

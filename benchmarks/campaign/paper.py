@@ -7,6 +7,7 @@ have the form of `DriverSide.java` and `TaskLoads.java`, so that the real code r
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,6 +19,7 @@ from campaign.process import raised
 from elastream.clouds.local.cluster import LocalCluster
 from elastream.clouds.provider import HostStatus, HostUsage, Phase, Provider, ProviderOffer
 from elastream.core.hosts import Billing, HostType
+from elastream.spark.jvm.executor_use import Kind, Snapshot, Use
 
 if TYPE_CHECKING:
     from campaign.driver import Driver
@@ -31,6 +33,7 @@ REGISTERS = 2.0  # seconds until an executor registers on a host that is up
 COMMITS = 0.25  # seconds from the end of a batch's tasks to its commit
 LATEST_REPORT = 5.0  # seconds until a late report reaches the coordinator: some batches
 RETRY = 1.0  # seconds until a lost task runs elsewhere
+FOREIGN = 40.0  # seconds of a task of another job: longer than a fenced executor is left for the batch's own
 OF_QUERIES, QUERIES = ("queries", "batches"), " queries"
 """Calls about queries, and what a failure is called that concerns these alone: the rest of the JVM answers."""
 
@@ -246,7 +249,8 @@ class Engine:
         self.stopped = False
         # faults, each until a second
         self.fails = driver.gateway
-        self.reports_lost = self.reports_late = self.hangs = self.silent = self.loadless = -math.inf
+        self.reports_lost = self.reports_late = self.hangs = self.silent = self.loadless = self.races = -math.inf
+        self._foreign: dict[str, float] = {}  # by executor, when its task of another job ends
         self.context = SimpleNamespace(isStopped=lambda: self.stopped)
         self.spark = self._java()
 
@@ -267,6 +271,23 @@ class Engine:
         self._perhaps_fail("fence")
         if executor in self.executors:
             self.executors[executor].fenced = True
+            if self.now() < self.races:
+                self._foreign[executor] = self.now() + FOREIGN
+
+    def look(self) -> Snapshot:
+        """Return the uses of executors, as `ExecutorUse` does."""
+        self._perhaps_fail("use")
+        batch = Counter(executor for executor, _, _ in self.tasks.values()) if self.batch is not None else Counter[str]()
+        uses = [Use(executor, Kind.TASK, self.query_id, "a batch", count) for executor, count in batch.items()]
+        uses += [Use(executor, Kind.TASK, "", "a job", 1) for executor in self._foreign if self._works_for_others(executor)]
+        return Snapshot(uses, {(each.id, self.query_id): each.busy for each in self.executors.values()})
+
+    def _works_for_others(self, executor: str) -> bool:
+        return executor in self.executors and self.now() < self._foreign.get(executor, -math.inf)
+
+    def cut_off(self, hosts: Collection[str]) -> list[str]:
+        """Return those of `hosts` whose executors run a task of another job."""
+        return [each.host for each in self.executors.values() if each.host in hosts and self._works_for_others(each.id)]
 
     def _executors(self, _: Any) -> list[list[str]]:
         running = {executor for executor, _, _ in self.tasks.values()} if self.batch is not None else set()

@@ -156,6 +156,9 @@ class Process:
         if not self.alive:
             raise Killed
 
+    def releases(self, hosts: Collection[str]) -> None:
+        """Do nothing: a driver notes what it cuts off."""
+
 
 class FaultyProvider(Provider):
     """The `provider` of `process`. It records calls, makes them fail by the schedule, and may kill the process in one."""
@@ -168,6 +171,7 @@ class FaultyProvider(Provider):
 
     def release(self, hosts: Collection[str]) -> None:
         if hosts:
+            self._process.releases(hosts)
             self._do("release", tuple(hosts), lambda: self.provider.release(hosts))
 
     def hosts(self) -> Mapping[str, HostStatus]:

@@ -13,6 +13,7 @@ SHORTEST, LONGEST = 2.0, 30.0  # seconds that a fault with a duration lasts
 LAST = 500.0
 """Records/s at the end, at most: what two applications share must work off all that waits before it can be at rest."""
 HANGS = 120.0  # longest hang of a batch (seconds): a misled policy would release a host after a minute
+RACES = 120.0  # longest time in which executors are given a task just before their fence (seconds)
 STEPS = (1.0, 10.0, 60.0, 600.0, 3600.0)  # seconds by which a clock is set, forward or back
 ERRORS = ("EnvironmentProblem", "OSError", "TimeoutError", "RuntimeError", "KeyError", "ValueError", "Py4JError")
 """What a call raises: that of the contract, and others."""
@@ -92,6 +93,7 @@ KINDS: Mapping[str, Kind] = {
     "the gateway fails": Kind(DRIVERS, 2.0, lasts=True, how=(*ERRORS, *(f"{error} queries" for error in ERRORS))),
     "reports to the coordinator lost": Kind(DRIVERS, 1.0, lasts=True),
     "reports of executors late": Kind(DRIVERS, 1.0, lasts=True),
+    "a task just before a fence": Kind(DRIVERS, 1.0, lasts=True, longest=RACES),
     "a batch hangs": Kind(DRIVERS, 1.0, lasts=True, longest=HANGS),
     "progress is missing": Kind(DRIVERS, 1.0, lasts=True),
     "task loads are missing": Kind(DRIVERS, 0.7, lasts=True),

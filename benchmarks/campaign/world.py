@@ -63,6 +63,7 @@ UNTIL = {
 UNTIL_OF_ENGINE = {
     "reports to the coordinator lost": "reports_lost", "reports of executors late": "reports_late",
     "a batch hangs": "hangs", "progress is missing": "silent", "task loads are missing": "loadless",
+    "a task just before a fence": "races",
 }  # fmt: skip
 """Attributes of a process and of an engine that say until when a fault lasts."""
 REGION_RULES = RegionRules(spare=1, low=0.05, settle=30.0)

@@ -51,6 +51,15 @@ def test_an_undone_mend_is_noticed():
         assert {each.rule for each in ran(schedule)[1]} == {"unknown"}
 
 
+def test_a_task_just_before_a_fence_is_not_cut_off():
+    race = Fault(50.0, "a task just before a fence", "a", seconds=200.0)
+    schedule = Schedule(0, OWN, ((0.0, 700.0), (60.0, 150.0)), (race,))
+    assert not ran(schedule)[1]
+    mutant = next(each for each in MUTANTS if each.name == "busy executors end")
+    with mutant.at_work():
+        assert {each.rule for each in ran(schedule)[1]} == {"work"}
+
+
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda each: each.name)
 def test_what_a_mutant_replaces_is_there_and_comes_back(mutant):
     before = [(owner, name, vars(owner)[name]) for owner, name, _ in mutant.parts]

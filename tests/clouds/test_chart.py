@@ -27,7 +27,11 @@ SPARK = {
 }
 # Deleting by labels is one call or a list and calls, by the release of the client.
 DELETES = {"list", "delete", "deletecollection"}
-EVERYTHING = {"metrics": {"podMonitor": {"enabled": True, "labels": {"release": "prometheus"}}}, "env": [{"name": "A"}]}
+EVERYTHING = {
+    "metrics": {"podMonitor": {"enabled": True, "labels": {"release": "prometheus"}}},
+    "env": [{"name": "A"}],
+    "serviceAccount": {"listNodes": True},
+}
 
 
 def calls_of_the_package() -> dict[str, set[str]]:
@@ -35,7 +39,7 @@ def calls_of_the_package() -> dict[str, set[str]]:
     text = SOURCE.read_text()
     calls: dict[str, set[str]] = {}
     for statement in re.split(r";\n", text):
-        for resource in re.findall(r"client\.(pods|configMaps)\(\)", statement):
+        for resource in re.findall(r"client\.(pods|configMaps|nodes)\(\)", statement):
             verbs = {"list"} if ".list()" in statement else DELETES
             calls.setdefault(resource.lower(), set()).update(verbs)
         for model in re.findall(r"api\.model\.(\w+)\.class", statement):
@@ -44,13 +48,15 @@ def calls_of_the_package() -> dict[str, set[str]]:
 
 
 def rules() -> dict[str, set[str]]:
-    (role,) = [each for each in objects() if each["kind"] == "Role"]
-    return {resource: set(rule["verbs"]) for rule in role["rules"] for resource in rule["resources"]}
+    roles = [each for each in objects() if each["kind"] in ("Role", "ClusterRole")]
+    return {resource: set(rule["verbs"]) for role in roles for rule in role["rules"] for resource in rule["resources"]}
 
 
 def test_templates_parse_into_the_objects_of_a_job():
     kinds = sorted(each["kind"] for each in objects())
     assert kinds == [
+        "ClusterRole",
+        "ClusterRoleBinding",
         "Deployment",
         "PersistentVolumeClaim",
         "PodDisruptionBudget",
@@ -63,7 +69,7 @@ def test_templates_parse_into_the_objects_of_a_job():
 
 def test_rights_are_those_that_spark_and_the_package_use():
     package = calls_of_the_package()
-    assert package == {"pods": {*DELETES, "create"}, "configmaps": DELETES, "events": {"create"}}
+    assert package == {"pods": {*DELETES, "create"}, "configmaps": DELETES, "events": {"create"}, "nodes": {"list"}}
     used = {name: SPARK.get(name, set()) | package.get(name, set()) for name in {*SPARK, *package}}
     used |= {name: verbs | DELETES for name, verbs in used.items() if "delete" in verbs}
     assert rules() == used
@@ -149,6 +155,8 @@ class TestHelm:
             "PodDisruptionBudget": "/apis/policy/v1/namespaces/{}/poddisruptionbudgets",
             "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/roles",
             "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings",
+            "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+            "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
         }
         # The API server knows a PodMonitor only beside the Prometheus operator.
         assert {each["kind"] for each in made} == {*paths, "PodMonitor"}

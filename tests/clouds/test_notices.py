@@ -164,6 +164,17 @@ def test_notice_of_an_earlier_run_recalls_nothing():
     assert not World(h2="2023-11-14T22:00:00Z").marked()["h2"].recalled
 
 
+def test_notice_that_is_past_when_first_read_is_logged_once(caplog):
+    clock = FakeClock(NOON)
+    poller = NoticePoller("/notices/{host}", Alarms(clock.now), read=lambda _: "2023-11-14T20:13:20", wall=clock.now)
+    poller._hosts = {"h1": HOSTS["h1"]}
+    for _ in range(3):
+        poller.poll()
+    assert poller._notices == {}
+    (said,) = caplog.messages
+    assert said.startswith("the notice of host h1 is past (2023-11-14 20:13:20+00:00)")
+
+
 def test_unreadable_notices_raise_an_alarm_until_they_are_read():
     world = World(h1=OSError("no route to host"))
     for _ in range(FAILED_POLLS - 1):

@@ -70,6 +70,12 @@ def test_growing_state_raises_the_alarm_an_hour_before_the_limit(hours, start, d
     assert first_alarm(times[before], sizes[before]) <= full - HOUR_S
 
 
+@pytest.mark.parametrize("hours", [2.0, 4.0, 5.0])
+def test_state_that_fills_in_hours_alarms_a_fifth_of_them_before(hours):
+    times = np.arange(0.0, hours * HOUR_S, MINUTE_S)
+    assert first_alarm(times, LIMIT * times / (hours * HOUR_S)) <= 0.8 * hours * HOUR_S + 2 * MINUTE_S
+
+
 def test_alarm_says_when_executors_are_full_and_clears():
     alarms, forecast = Alarms(lambda: 0.0), GrowthForecast()
     for minute in range(340):

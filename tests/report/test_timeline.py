@@ -87,17 +87,22 @@ def with_memory(observation: Observation) -> Observation:
     hosts = observation.hosts
     columns = {metric: hosts.column(metric) for metric in hosts.metrics}
     memory = {Metric.HEAP: [350.0] * len(hosts), Metric.HEAP_LIMIT: [700.0] * len(hosts)}
+    memory[Metric.PYTHON_MEMORY] = [40.0 if observation.time > 10 else math.nan] * len(hosts)
     return replace(observation, hosts=Frame(hosts.ids, {**columns, **memory}))
 
 
-def test_fullest_heap_is_drawn_as_a_share_of_its_limit() -> None:
-    collector = Collector()
+def test_fullest_heap_and_memory_outside_heaps_are_drawn() -> None:
+    collector, hosts = Collector(), []
     collector.started(example_header())
     for event in example_events():
         if isinstance(event, Observation):
             collector.observed(with_memory(event))
-    values = curve(timeline(collector.recording), "heap")
+            hosts.append(len(event.hosts) if event.time > 10 else math.nan)
+    figure = timeline(collector.recording)
+    values = curve(figure, "heap")
     assert {value for value in values if not math.isnan(value)} == {0.5}
+    assert curve(figure, "Python workers") == pytest.approx([40.0 * count for count in hosts], nan_ok=True)
+    assert "copies of state" not in [line.name for plot in figure.plots for line in plot.lines]
 
 
 def test_the_target_latency_is_drawn_where_there_is_one() -> None:

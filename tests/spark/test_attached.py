@@ -144,6 +144,14 @@ def test_what_cannot_be_done_to_a_strangers_session_is_refused(plant, action, re
     assert plant.apply(action).reason == reason
 
 
+def test_move_that_would_lose_files_of_state_is_refused(plant, monkeypatch):
+    plant.observe()
+    task, query = TaskId("q/count0", 1), SimpleNamespace(operators=("q/count0",), move_refusal="batches are too short")
+    monkeypatch.setattr(plant, "queries", SimpleNamespace(live=(query,)))
+    monkeypatch.setattr(plant, "placing", SimpleNamespace(tasks=[task], targets=lambda: [task]))
+    assert plant.apply(MoveTask(task, "h2")).reason == "batches are too short"
+
+
 REAL_TIME = ["id-1", "run-1", "7", "0", "in real-time mode", "fraud"]
 
 

@@ -7,6 +7,7 @@
 import contextlib
 import email.utils
 import json
+import logging
 import math
 import re
 import string
@@ -45,6 +46,8 @@ EARLIEST, LATEST = 1e9, 1e11
 NOTICE_ALARM = "notices"
 # Agents on hosts are never behind a proxy.
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+log = logging.getLogger(__name__)
 
 
 class Notice(NamedTuple):
@@ -221,6 +224,9 @@ class NoticePoller:
             notice = parse_notice(*first_read[name], addresses[name], addresses.values(), self._wall())
             if notice is not None and notice.deadline > self._wall() - STALE_S:
                 notices[name] = notice
+            elif notice is not None and text != before[0]:
+                at = datetime.fromtimestamp(notice.deadline, UTC).isoformat(" ", "seconds")
+                log.warning("the notice of host %s is past (%s) and does not count; times without a zone are UTC", name, at)
         self._notices, self._first_read = notices, first_read
         self._failures = self._failures + 1 if errors else 0
         if self._failures >= FAILED_POLLS:

@@ -146,12 +146,12 @@ class Metric(StrEnum):
     STATE_HEAP = (
         "state_heap",
         Quantity.MEGABYTES,
-        "State of an operator in executors' heap.",
+        "State of an operator in executors' heap. Plans divide it among partitions by `state_size`.",
     )
     STATE_OFF_HEAP = (
         "state_off_heap",
         Quantity.MEGABYTES,
-        "State of an operator outside the heap: memtables, block cache and index of RocksDB.",
+        "State of an operator in RocksDB's memtables, block cache and index.",
     )
     STATE_DISK = ("state_disk", Quantity.MEGABYTES, "Files of an operator's RocksDB on executors' disks.")
     HEAP = (

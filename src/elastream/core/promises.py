@@ -165,7 +165,7 @@ WORKING = TRANSFORM | KEYED
 READING = EVERY - {Kind.SINK}
 FED = EVERY - SOURCE
 
-_BY_STORE = "as its stores report"
+_BY_STORE = "as Spark's own stores report"
 _HEARTBEAT = "newest heartbeat"
 _METER = "meter in the Python stage"
 _OWN = "meter in the Python stage, of its function alone, in the last batches in which it ran"
@@ -448,7 +448,7 @@ PROMISES: Mapping[Metric, tuple[Promise, ...]] = {
     ),
     Metric.STATE_ROWS: (
         _operator(SPARK, _BY_STORE, KEYED, Condition.STATE_COMMITTED),
-        _task(SPARK, "newest snapshot", EVERY, Condition.SNAPSHOTS_COUNTED),
+        _task(SPARK, "newest snapshot; unknown in the memory store", EVERY, Condition.SNAPSHOTS_COUNTED),
     ),
     Metric.STATE_HEAP: (_operator(SPARK, _BY_STORE, KEYED, Condition.STATE_COMMITTED),),
     Metric.STATE_OFF_HEAP: (_operator(SPARK, _BY_STORE, KEYED, Condition.STATE_COMMITTED),),

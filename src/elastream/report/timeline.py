@@ -1,7 +1,7 @@
 """Timeline of a run: load, backlog, latency, parallelism, hosts and cost, with every decision marked."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,6 +22,11 @@ STATE_CURVES = {
     "outside": Metric.STATE_OFF_HEAP,
     "on executors' disks": Metric.STATE_DISK,
     "in the checkpoint": Metric.STATE_SIZE,
+}
+OUTSIDE_CURVES = {
+    "Python workers": Metric.PYTHON_MEMORY,
+    "JVM outside its heap": Metric.OFF_HEAP,
+    "copies of state": Metric.COPIES_MEMORY,
 }
 # Figure of hosts and the metric that limits it; None for a share.
 LIMITED = {
@@ -136,11 +141,8 @@ def _panels(recording: Recording, end: float) -> Iterator[Plot]:
     yield _plot("Hosts", hosts)
     yield _plot("Cost so far", (Curve("paid", times, recording.cost(), 3, steps=True),))
     yield _plot("Fullest executor, share of its limit", tuple(_fullness(recording)))
-    state = [
-        Curve(name, times, _over(recording.series.operators, recording.series.operators.rows, metric, len(times)), number)
-        for number, (name, metric) in enumerate(STATE_CURVES.items())
-    ]
-    yield _plot("State, MB", tuple(line for line in state if _any_known(line.y)))
+    yield _plot("Memory outside heaps, MB on all hosts", _sums(recording.series.hosts, OUTSIDE_CURVES, times))
+    yield _plot("State, MB", _sums(recording.series.operators, STATE_CURVES, times))
     yield _plot("Watermark behind, s", (Curve("watermark", times, of(Metric.WATERMARK_LAG), 5),))
     behind = recording.series.behind
     copies = [
@@ -161,15 +163,14 @@ def _fullness(recording: Recording) -> Iterator[Curve]:
             yield Curve(name, times, highest, number)
 
 
-def _over(columns: Columns, rows: Iterable[str], metric: Metric, count: int) -> Floats:
-    """Return the sum of the known values of `rows`; NaN where none is known."""
-    present = np.zeros(count, dtype=bool)
-    total = np.zeros(count)
-    for row in rows:
-        values = columns.column(row, metric, count)
-        present |= ~np.isnan(values)
-        total += np.nan_to_num(values)
-    return np.where(present, total, np.nan)
+def _sums(columns: Columns, metrics: Mapping[str, Metric], times: Floats) -> tuple[Curve, ...]:
+    """Return curves of the sums of known values."""
+    curves = []
+    for number, (name, metric) in enumerate(metrics.items()):
+        values = np.array([columns.column(row, metric, len(times)) for row in columns.rows] or [times * np.nan])
+        if (present := ~np.isnan(values)).any():
+            curves.append(Curve(name, times, np.where(present.any(axis=0), np.nansum(values, axis=0), np.nan), number))
+    return tuple(curves)
 
 
 def _expected(recording: Recording, end: float) -> Iterator[Curve]:

@@ -118,7 +118,15 @@ def attach(  # noqa: C901
     if can.memory is not None:
         can.memory.start()
     instruments = QueryAccess(
-        spark, driver, placing, can.task_loads, traffic, recovery=can.recovery, memory=can.memory, copies=registry
+        spark,
+        driver,
+        placing,
+        can.task_loads,
+        traffic,
+        recovery=can.recovery,
+        memory=can.memory,
+        copies=registry,
+        least_interval=can.least_interval,
     )
     queries = SessionQueries(
         instruments,

@@ -295,6 +295,9 @@ class SparkPlant(Generic[Q]):
             self.rings.forget(task.operator)
             self.placing.pin({task: host}, action.why)
             return Outcome(action, Status.DONE)
+        for query in self.queries.live:
+            if task.operator in query.operators and (why := query.move_refusal):
+                return Outcome(action, Status.REFUSED, why)
         self.rings.forget(task.operator)
         self.placing.move(task, host, action.why)
         return Outcome(action, Status.ACCEPTED, self.placing.move_load(task, host).text)

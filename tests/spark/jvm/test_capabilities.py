@@ -23,7 +23,10 @@ def session(master="spark://h:7077", allocates=True, **settings):
     )
     streams = SimpleNamespace(stateStoreCoordinator=object)
     return SimpleNamespace(
-        sparkContext=context, _jvm=SimpleNamespace(java=java), _jsparkSession=SimpleNamespace(streams=lambda: streams)
+        sparkContext=context,
+        conf=SimpleNamespace(get=lambda name, default: default),
+        _jvm=SimpleNamespace(java=java),
+        _jsparkSession=SimpleNamespace(streams=lambda: streams),
     )
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from elastream.spark.jvm.capabilities import session_limits
+from elastream.spark.jvm.capabilities import least_interval, session_limits
 from elastream.spark.jvm.cluster_manager import NO_LIMIT, SessionLimit, parse_limit
 
 
@@ -26,3 +26,22 @@ def test_settings_of_a_session_limit_its_executors(master, settings, slots, limi
 def test_lowest_limit_of_the_cluster_manager_counts():
     assert parse_limit([["7", "resource quota 'a'"], ["3", "resource quota 'b'"]]) == SessionLimit(3, "resource quota 'b'")
     assert parse_limit([]) == NO_LIMIT
+
+
+STORE = "spark.sql.streaming.stateStore"
+ROCKS = {f"{STORE}.providerClass": "a.RocksDBStateStoreProvider", f"{STORE}.rocksdb.changelogCheckpointing.enabled": "true"}
+
+
+@pytest.mark.parametrize(
+    ("version", "settings", "seconds"),
+    [
+        ("4.1.4", ROCKS, 0.6),
+        ("4.1.4", {**ROCKS, f"{STORE}.maintenanceInterval": "15000"}, 0.15),
+        ("4.0.5", {**ROCKS, "spark.sql.streaming.minBatchesToRetain": "10"}, 6.0),
+        ("4.2.1", ROCKS, 0.0),
+        ("4.1.4", {}, 0.0),
+        ("4.1.4", {f"{STORE}.providerClass": "a.RocksDBStateStoreProvider"}, 0.0),
+    ],
+)
+def test_state_moves_only_if_its_files_outlive_a_late_snapshot(version, settings, seconds):
+    assert least_interval(version, settings.get) == pytest.approx(seconds)

@@ -126,6 +126,14 @@ def test_watch_that_cannot_ask_warns_once_and_knows_nothing(caplog):
     assert cluster._notices == {}
 
 
+def test_taints_that_may_not_be_read_are_logged_once(caplog):
+    cluster, _, _ = watch(*[[["", "", "nodes is forbidden"], ["4", "1130000", "its pod is being deleted"]]] * 2)
+    cluster.renew()
+    cluster.renew()
+    assert caplog.messages == ["taints of nodes are no notices here: nodes is forbidden; let the account list nodes"]
+    assert cluster._notices == {"4": (1130.0, "its pod is being deleted")}
+
+
 def test_lines_become_a_word():
     assert parse_reason([["starting", "2"], ["waits", "no room"]]) == PendingReason("no room", refused=True, starting=2)
     assert parse_reason([["starting", "0"], ["never", "no such image"]]) == PendingReason(

@@ -99,6 +99,14 @@ def test_rates_are_over_the_time_from_batch_to_batch(query, driver):
     assert rows.tolist() == [100.0] * 4
 
 
+@pytest.mark.parametrize(("every", "refused"), [(0.5, True), (0.7, False)])
+def test_state_does_not_move_between_batches_too_short_for_its_files(query, driver, every, refused):
+    query._with = replace(query._with, least_interval=0.6)
+    end_batches(driver, every=every, seconds=0.4)
+    query.look()
+    assert query.move_refusal.startswith("with a batch every 0.5 s, Spark before 4.2 may delete") is refused
+
+
 def test_an_arrival_rate_tells_how_old_it_is(query, driver):
     now = end_batches(driver, every=2.0, seconds=0.5, count=4)
     query.look()
@@ -407,6 +415,7 @@ def test_query_that_a_limit_holds_back_is_neither_late_nor_in_time(query, driver
         ((2, "80", "6000000", "1", "0"), (40, 3.0, 0.0, 0.0)),  # a function computed the batch twice
         ((1, "40", "3000000", "0", "5000000"), (40, 0.0, 3.0, 5.0)),
         ((1, "0", "3000000", "0", "0"), (math.nan, 0.0, 3.0, 0.0)),  # not counted
+        ((1, "40", "3000000", "-1", "0"), (40, math.nan, math.nan, 0.0)),  # of a store that is not Spark's
     ],
 )
 def test_stores_report_rows_and_bytes_in_the_heap_and_outside(driver, query, told, stored):

@@ -255,7 +255,7 @@ public static String batches(Object execution, long after) {
 
 /**
  * State of a query after its newest batch: lines "position tasks rows bytes heap files" of each stateful operator, by tabs,
- * heap as 1 unless RocksDB holds it, files in bytes, after a line "lag": milliseconds by which the watermark trails the
+ * heap as 1, or 0 in RocksDB, -1 in a store that Spark does not have, files in bytes, after a line "lag": milliseconds by which the watermark trails the
  * batch's start, empty without a watermark.
  */
 public static String state(Object execution) {
@@ -269,10 +269,11 @@ public static String state(Object execution) {
     out.append('\n');
     for (int i = 0; i < last.stateOperators().length; i++) {
         org.apache.spark.sql.streaming.StateOperatorProgress each = last.stateOperators()[i];
-        boolean heap = !each.customMetrics().containsKey("rocksdbPutCount");
+        int heap = each.customMetrics().containsKey("stateOnCurrentVersionSizeBytes") ? 1
+            : each.customMetrics().containsKey("rocksdbPutCount") ? 0 : -1;
         Object files = each.customMetrics().get("rocksdbSstFileSize");
         out.append(i).append('\t').append(each.numShufflePartitions()).append('\t').append(each.numRowsTotal())
-            .append('\t').append(each.memoryUsedBytes()).append('\t').append(heap ? 1 : 0)
+            .append('\t').append(each.memoryUsedBytes()).append('\t').append(heap)
             .append('\t').append(files == null ? 0 : files).append('\n');
     }
     return out.toString();

@@ -74,7 +74,8 @@ public static String reason(Object context, int registered) throws Exception {
 
 /**
  * Executors whose pods go: lines "executor milliseconds reason", by tabs, the epoch milliseconds empty if unknown. A pod goes
- * if it is being deleted or a target of a disruption, or its node has a taint that announces the end of the node.
+ * if it is being deleted or a target of a disruption, or its node has a taint that announces the end of the node. Without an
+ * executor, why taints cannot be read.
  */
 public static String notices(Object context) throws Exception {
     org.apache.spark.SparkContext spark = (org.apache.spark.SparkContext) context;
@@ -103,10 +104,12 @@ public static String notices(Object context) throws Exception {
         }
         if (why.length() > 0) out.append(id).append('\t').append(at).append('\t').append(line(why)).append('\n');
     }
+    if (tainted != null && tainted.containsKey(""))
+        out.append("\t\t").append(line((String) tainted.get(""))).append('\n');
     return out.toString();
 }
 
-/** Taints that announce the end of a node, by node; empty if the account may not read nodes. */
+/** Taints that announce the end of a node, by node; why they cannot be read, by "". */
 private static java.util.HashMap taints(io.fabric8.kubernetes.client.KubernetesClient client) {
     java.util.HashMap tainted = new java.util.HashMap();
     try {
@@ -121,7 +124,9 @@ private static java.util.HashMap taints(io.fabric8.kubernetes.client.KubernetesC
                     tainted.put(node.getMetadata().getName(), key);
             }
         }
-    } catch (io.fabric8.kubernetes.client.KubernetesClientException refused) { }
+    } catch (io.fabric8.kubernetes.client.KubernetesClientException refused) {
+        tainted.put("", message(refused));
+    }
     return tainted;
 }
 
@@ -245,9 +250,13 @@ private static io.fabric8.kubernetes.client.KubernetesClient client(org.apache.s
         backend.getClass().getMethod("kubernetesClient", new Class[0]).invoke(backend, new Object[0]);
 }
 
+private static String message(io.fabric8.kubernetes.client.KubernetesClientException error) {
+    return error.getStatus() != null && error.getStatus().getMessage() != null
+        ? error.getStatus().getMessage() : "" + error.getMessage();
+}
+
 private static String refused(io.fabric8.kubernetes.client.KubernetesClientException error, String namespace) {
-    String message = error.getStatus() != null && error.getStatus().getMessage() != null
-        ? error.getStatus().getMessage() : error.getMessage();
+    String message = message(error);
     boolean full = message.contains("exceeded quota");
     boolean never = !full && (error.getCode() == 401 || error.getCode() == 403 || error.getCode() == 404);
     return (never ? "never\t" : "waits\t") + "Kubernetes refuses pods in namespace '" + namespace + "': " + line(message) + "\n";

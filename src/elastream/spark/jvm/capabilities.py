@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import pyspark
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
@@ -16,10 +17,14 @@ from elastream.spark.jvm.executor_memory import ExecutorMemory
 from elastream.spark.jvm.executor_use import ExecutorUse
 from elastream.spark.jvm.executors import Executors
 from elastream.spark.jvm.recovery import Recovery
+from elastream.spark.jvm.releases import release_of
 from elastream.spark.jvm.session import session_stopped
 from elastream.units import duration
 
 T = TypeVar("T")
+
+# Spark checks since then that files which a late snapshot shares are still there (SPARK-55892).
+LATE_SNAPSHOTS_SINCE = (4, 2)
 
 NEEDS_CLASSIC_SESSION = (
     "it needs a classic session, whose driver is in its own process, and this one is Spark Connect: make the session with "
@@ -41,6 +46,7 @@ class Capabilities:
     slots: int = 0  # concurrent tasks of an executor, 0 if unknown
     allowed: int = UNLIMITED  # executors that Spark may have now
     limit: SessionLimit = NO_LIMIT  # that of the session or its cluster manager
+    least_interval: float = 0.0  # seconds from batch to batch from which state may move
     lacking: tuple[str, ...] = ()
 
 
@@ -70,8 +76,7 @@ def probe(spark: SparkSession, provider: object | None = None) -> Capabilities:
     recovery = tried(Recovery, "state partitions of a lost executor are left to Spark") if several else None
     use = tried(ExecutorUse, "executors are not requested or released") if several else None
     memory = tried(ExecutorMemory, "memory is not watched")
-    wait = _conf(spark, "spark.locality.wait") or "3s"  # Spark's default
-    if duration(float(wait) / 1e3 if wait.isdigit() else wait) == 0:
+    if _seconds(_conf(spark, "spark.locality.wait") or "3s") == 0:  # Spark's default
         lacking.append("spark.locality.wait is 0: tasks do not wait for the executor that holds their state, so that"
                        " partitions do not stay where they are put")  # fmt: skip
     asks = _can_request(spark, lacking) and use is not None
@@ -81,9 +86,24 @@ def probe(spark: SparkSession, provider: object | None = None) -> Capabilities:
         lacking.append(f"hosts cannot be leased: {lacks}")
     slots = int(_conf(spark, "spark.executor.cores") or 0)
     limit = _limit(spark, driver) if use is not None else NO_LIMIT
+    least = least_interval(pyspark.__version__, lambda name, default: spark.conf.get(name, default) or default)
     return Capabilities(
-        driver, task_loads, recovery, use, memory, asks, leases, slots, _allowed(spark), limit, tuple(lacking)
+        driver, task_loads, recovery, use, memory, asks, leases, slots, _allowed(spark), limit, least, tuple(lacking)
     )
+
+
+def least_interval(version: str, setting: Callable[[str, str], str]) -> float:
+    """Return the seconds from batch to batch from which state may move."""
+    store = "spark.sql.streaming.stateStore"
+    logs = setting(f"{store}.rocksdb.changelogCheckpointing.enabled", "false").lower() == "true"
+    if release_of(version) >= LATE_SNAPSHOTS_SINCE or not logs or "RocksDB" not in setting(f"{store}.providerClass", ""):
+        return 0.0
+    late = _seconds(setting(f"{store}.maintenanceInterval", "60s"))
+    return late / int(setting("spark.sql.streaming.minBatchesToRetain", "100"))
+
+
+def _seconds(time: str) -> float:
+    return duration(float(time) / 1e3 if time.isdigit() else time)
 
 
 def _can_request(spark: SparkSession, lacking: list[str]) -> bool:

@@ -65,6 +65,7 @@ class QueryAccess:
     recovery: Recovery | None = None  # acts on lost executors; None if Spark does
     memory: ExecutorMemory | None = None  # receives executors' heartbeats; None if this Spark does not tell
     copies: StandbyRegistry | None = None  # receives executors' reports of standby replicas; None without any
+    least_interval: float = 0.0  # seconds from batch to batch from which state may move
     wall: Callable[[], float] = time.time  # clock that dates batches
     steady: Callable[[], float] = time.monotonic  # clock that nobody sets
 
@@ -217,11 +218,12 @@ class Query:
         self._stored = {}
         for name, stage in (self.stages or {}).items():
             there = (figures[each.position] for each in stage.operators if each.position in figures)
-            for tasks, rows, memory, heap, files in there:
+            for tasks, rows, memory, place, files in there:
                 before, times = self._stored.get(name, StoredState()), tasks / stage.partitions or 1.0
                 # A function may have computed a batch several times. RocksDB counts no rows unless it is asked to.
+                heap = None if place < 0 else place == 1
                 known = rows / times if rows > 0 or (rows == 0 and heap) else NAN
-                self._stored[name] = before.plus(known, memory / 1e6 / times, files / 1e6 / times, heap=heap == 1)
+                self._stored[name] = before.plus(known, memory / 1e6 / times, files / 1e6 / times, heap)
 
     def _with_held_files(self, batch: Batch) -> Batch:
         sources = list(batch.sources)
@@ -305,6 +307,16 @@ class Query:
         NaN before two batches, or if ended batches are unreported.
         """
         return max(mean, now - self.batches[-1].end) if (mean := self._usual_interval) > 0 else NAN
+
+    @property
+    def move_refusal(self) -> str:
+        interval, least = self._usual_interval, self._with.least_interval
+        if not interval < least:
+            return ""
+        return (
+            f"with a batch every {interval:.2g} s, Spark before 4.2 may delete files of state that moves (SPARK-55892); "
+            f"a trigger above {least:.2g} s, or a shorter spark.sql.streaming.stateStore.maintenanceInterval, helps"
+        )
 
     @property
     def _usual_interval(self) -> float:

@@ -172,9 +172,11 @@ class StoredState(NamedTuple):
     off_heap: float = 0.0  # MB
     disk: float = 0.0  # MB
 
-    def plus(self, rows: float, memory: float, disk: float, *, heap: bool) -> "StoredState":
+    def plus(self, rows: float, memory: float, disk: float, heap: bool | None) -> "StoredState":
         total = rows if math.isnan(self.rows) else self.rows + rows
-        return StoredState(total, self.heap + memory * heap, self.off_heap + memory * (not heap), self.disk + disk)
+        # None: a store that Spark does not have, whose memory may be anywhere.
+        inside, outside = (math.nan, math.nan) if heap is None else (memory, 0.0) if heap else (0.0, memory)
+        return StoredState(total, self.heap + inside, self.off_heap + outside, self.disk + disk)
 
 
 class LoadWindow:
