@@ -63,6 +63,12 @@ def test_file_that_appears_between_looks_is_counted_as_an_arrival(tmp_path):
     assert watch.look().arrived == 0
 
 
+def test_folder_with_braces_is_looked_at(tmp_path):
+    folder_of(tmp_path, a=10)
+    watch = FileWatch(SourceSpec("files", f"{tmp_path}/{{in,later}}", str(tmp_path / "cp"), names="{a,b}"))
+    assert watch.look().waiting == 10
+
+
 def test_empty_folder_waits_for_nothing(tmp_path):
     folder_of(tmp_path)
     assert FileWatch(SourceSpec("files", str(tmp_path / "in"), str(tmp_path / "cp"))).look() == (0.0, math.inf, 0.0)
@@ -81,6 +87,12 @@ def test_kafka_waits_behind_the_committed_offsets_since_the_poll_before(tmp_path
     assert watch.look() == (7.0, 100.0, 4.0)
     commit(tmp_path, 1, {"t": {"0": 5, "1": 3}})
     assert watch.look() == (4.0, 110.0, 0.0)
+
+
+def test_topics_may_have_spaces_between_them(tmp_path):
+    watch = KafkaWatch(SourceSpec("kafka", "t, u", str(tmp_path)), lambda topics: ({}, {f"{each}/0": 1 for each in topics}))
+    watch.look()
+    assert set(watch._ends) == {"t/0", "u/0"}
 
 
 def test_kafka_records_of_before_the_first_poll_wait_since_an_unknown_time(tmp_path):

@@ -59,7 +59,7 @@ class FileWatch:
         self._before: frozenset[str] | None = None
 
     def look(self) -> Look:
-        if not os.path.exists(self._place) and not any(sign in self._place for sign in "*?["):
+        if not os.path.exists(self._place) and not any(sign in self._place for sign in "*?[{"):
             raise OSError(f"there is no {self._place}")
         self._log.refresh()
         files = {file.path for file in self._log.waiting() or ()}
@@ -94,7 +94,7 @@ class KafkaWatch:
     ) -> None:
         self._clock = clock
         self._checkpoint, self._number = path_of(spec.checkpoint), spec.number
-        self._topics = spec.place.split(",")
+        self._topics = _listed(spec.place)
         self._client = client or kafka_client(spec)
         # (time of the poll before, end offsets), from the oldest that a committed batch has not read
         self._polls: deque[tuple[float, Mapping[str, int]]] = deque()
@@ -119,6 +119,10 @@ class KafkaWatch:
             self._client.close()  # type: ignore[attr-defined]
 
 
+def _listed(text: str) -> list[str]:
+    return [each.strip() for each in text.split(",") if each.strip()]
+
+
 OffsetReader = Callable[[Sequence[str]], tuple[Mapping[str, int], Mapping[str, int]]]
 
 
@@ -134,7 +138,7 @@ class KafkaOffsets:
 
         self._kafka = kafka
         self._consumer = kafka.KafkaConsumer(
-            bootstrap_servers=servers.split(","),
+            bootstrap_servers=_listed(servers),
             group_id=None,
             enable_auto_commit=False,
             request_timeout_ms=round(KAFKA_TIMEOUT_S * 1e3),
