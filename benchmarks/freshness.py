@@ -97,6 +97,11 @@ class World:
         oldest = float(np.searchsorted(self.cumulative, self.committed, side="right")) if waiting > 0 else math.inf
         return Look(waiting, oldest, arrived - since)
 
+    def begin_run(self) -> None: ...
+
+    def end_run(self) -> str:
+        return ""
+
     def close(self) -> None: ...
 
     def launch(self, order: WakeOrder) -> "Run":

@@ -9,12 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastream.errors import EnvironmentProblem
-from elastream.freshness.controller import FirstRunFailed
-from elastream.freshness.wakes import State, controller_lock, entries_of
+from elastream.freshness.controller import Controller, FirstRunFailed
+from elastream.freshness.planner import HostBounds
+from elastream.freshness.wakes import RunReporter, SourceSpec, State, controller_lock, entries_of
 from elastream.recording.directory import RunDirectory
 from elastream.recording.observer import Ending
 from elastream.recording.run_state import StopRequests
-from support.fake_bounded_job import Job
+from support.fake_bounded_job import TYPE, Job
 
 HOUR = 3600.0
 STEPS_OF_A_CYCLE = 9
@@ -182,6 +183,24 @@ def test_stop_request_stays_for_the_controller_when_a_run_ends(tmp_path):
         assert job.directory.stop_requested
     StopRequests(job.directory).ended(Ending("stopped", 0.0))
     assert not job.directory.stop_requested
+
+
+def test_job_sleeps_beside_a_file_that_its_runs_do_not_read(tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "old").write_text("1")
+    spec, said = SourceSpec("files", str(tmp_path / "in"), str(tmp_path / "cp")), []
+    job = job_in(tmp_path, [])
+    controller = Controller(
+        job.directory, job.freshness, HostBounds(TYPE), job.launch, clock=lambda: job.now, remains=job, say=said.append
+    )
+    for _ in range(500):
+        controller.step()
+        if job.run is not None and job.run.status is None:
+            RunReporter(job.directory, job.run.order, lambda: job.now).caught_up(job.now, {spec.name: 0}, {}, [spec])
+            job.run.status = 0
+        job.now += controller.pause
+    assert job.starts == 2
+    assert ["run 2 passed over 1 file" in each for each in said].count(True) == 1
 
 
 def test_job_runs_now_and_then_while_its_sources_cannot_be_looked_at(tmp_path):

@@ -89,8 +89,12 @@ class Job:
         oldest = self.arrivals[self.committed] if waiting else math.inf
         return Look(waiting, oldest, 0.0 if before is None else arrived - before)
 
-    def close(self) -> None:
-        pass
+    def begin_run(self) -> None: ...
+
+    def end_run(self) -> str:
+        return ""
+
+    def close(self) -> None: ...
 
     # -- what earlier runs left ----------------------------------------------------------------------------------------
 

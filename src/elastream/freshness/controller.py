@@ -202,6 +202,8 @@ class Controller:
         self._remark = plan.remark
         about = {} if waiting is None else {"waiting": waiting.records}
         self._looked_at = self._clock()
+        if self._watched is not None:
+            self._watched.begin_run()
         self._recovers = self.state not in (None, State.ASLEEP, State.ENDED)
         self._progress = Progress(run=number, hosts=plan.hosts, sources=self._progress.sources)
         self._enter(State.LEASING, hosts=plan.hosts, why=plan.why, remark=plan.remark, **about)
@@ -235,6 +237,7 @@ class Controller:
         records = math.fsum(progress.rows.values())
         run = BoundedRun(progress.start, progress.snapshot, progress.committed, now, max(1, progress.hosts), records)
         about: dict[str, Any] = {}
+        passed_over = ""
         if not self._recovers:  # taking over a killed run's state takes time that other starts do not need
             self._runs.append(run)
             about["ran"] = asdict(run)
@@ -244,6 +247,7 @@ class Controller:
         if (watched := self._sources()) is not None:
             watched.record_run(progress.rows, progress.amounts)
             self._each = watched.records_per_unit
+            passed_over = "" if self._recovers else watched.end_run()
         age = run.committed - self._oldest
         about["each"] = dict(self._each)
         if records and math.isfinite(age):
@@ -252,6 +256,11 @@ class Controller:
         hosts = f"it took{self._bounds.named(run.hosts)} {duration_text(now - run.start)}"
         late = f", the oldest {age:.0f} s after its arrival" if "age" in about else ""
         self._say(f"run {progress.run} committed {counted(round(records), 'record')}{late}; {hosts}; asleep")
+        if passed_over:
+            why = "options such as maxFileAge, or an open transaction, keep it back"
+            self._say(
+                f"run {progress.run} passed over {passed_over} that waited: no run starts for it until it changes; {why}"
+            )
 
     def _failed(self, reason: str) -> None:
         wait = 0.0 if not self._failures else min(self._freshness / 2, RETRY_S * 2.0 ** (self._failures - 1))

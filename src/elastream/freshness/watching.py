@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
+from elastream.core.wording import counted
 from elastream.errors import EnvironmentProblem, in_one_line, needed_by
 from elastream.freshness.planner import Waiting
 from elastream.freshness.wakes import SourceSpec
@@ -39,6 +40,14 @@ class SourceWatch(Protocol):
         """Return what waits now. Raises OSError if the source cannot be read."""
         ...
 
+    def begin_run(self) -> None:
+        """Remember what waits, by the last look, for a run that starts."""
+        ...
+
+    def end_run(self) -> str:
+        """Leave out what the run passed over until it changes; return how much is new, such as "2 files", or ""."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -56,7 +65,9 @@ class FileWatch:
         self._checkpoint, self._number = path_of(spec.checkpoint), spec.number
         self._place = spec.place
         self._log = FileLog(self._checkpoint / "sources" / str(spec.number), spec.place, spec.names)
-        self._before: frozenset[str] | None = None
+        self._before: Mapping[str, int] | None = None  # times of the last change of status, by file
+        self._offered: tuple[Mapping[str, int], int] = {}, -1  # the same, and the newest entry then
+        self._passed_over: Mapping[str, int] = {}
 
     def look(self) -> Look:
         if not os.path.exists(self._place) and not any(sign in self._place for sign in "*?[{"):
@@ -66,14 +77,33 @@ class FileWatch:
         committed = int(committed_offset(self._checkpoint, self._number).get("logOffset", -1))
         files |= {file.path for file in self._log.files(committed, self._log.newest)}  # planned, not committed
         amount, oldest, arrived = 0.0, math.inf, 0.0
+        changed = dict[str, int]()
         for path in files:
             with suppress(OSError):  # removed meanwhile
                 status = os.stat(path)
+                changed[path] = status.st_ctime_ns
+                if self._passed_over.get(path) == changed[path]:
+                    continue
                 size = max(1, status.st_size)
                 amount, oldest = amount + size, min(oldest, status.st_ctime)
                 arrived += size if self._before is not None and path not in self._before else 0.0
-        self._before = frozenset(files)
+        self._before = changed
         return Look(amount, oldest, arrived)
+
+    def begin_run(self) -> None:
+        self._offered = self._before or {}, self._log.newest
+
+    def end_run(self) -> str:
+        offered, entry = self._offered
+        self._log.refresh()
+        # Spark reads the oldest first: a job that ends early leaves newer files than those that it read.
+        newest = max((file.modified for file in self._log.files(entry, self._log.newest)), default=math.inf)
+        earlier, left = self._passed_over, [file for file in self._log.waiting() or () if file.path in offered]
+        passed_over = {file.path for file in left if file.modified < newest}
+        passed_over |= {file.path for file in left if earlier.get(file.path) == offered[file.path]}
+        self._passed_over = {path: offered[path] for path in passed_over}
+        new = len(self._passed_over.items() - earlier.items())
+        return counted(new, "file") if new else ""
 
     def close(self) -> None: ...
 
@@ -100,6 +130,9 @@ class KafkaWatch:
         self._polls: deque[tuple[float, Mapping[str, int]]] = deque()
         self._polled = -math.inf
         self._ends: Mapping[str, int] | None = None
+        self._read: Mapping[str, int] = {}
+        self._offered: tuple[Mapping[str, int], Mapping[str, int]] = {}, {}  # ends, and what was read
+        self._passed_over: Mapping[str, int] = {}  # ends
 
     def look(self) -> Look:
         before, now = self._polled, self._clock()
@@ -107,12 +140,28 @@ class KafkaWatch:
         self._polled = now
         if not self._polls or self._polls[-1][1] != ends:
             self._polls.append((before, ends))
-        offset = committed_offset(self._checkpoint, self._number)
-        read = {**first, **{f"{topic}/{part}": int(at) for topic, parts in offset.items() for part, at in parts.items()}}
+        self._read = {**first, **self._committed()}
+        passed_over = {part: at for part, at in self._passed_over.items() if at <= ends.get(part, 0)}
+        read = {part: max(at, passed_over.get(part, 0)) for part, at in self._read.items()}
         while self._polls and not _count_beyond(self._polls[0][1], read):
             self._polls.popleft()
         arrived, self._ends = (0.0 if self._ends is None else _count_beyond(ends, self._ends)), ends
         return Look(_count_beyond(ends, read), self._polls[0][0] if self._polls else math.inf, arrived)
+
+    def _committed(self) -> Mapping[str, int]:
+        offset = committed_offset(self._checkpoint, self._number)
+        return {f"{topic}/{part}": int(at) for topic, parts in offset.items() for part, at in parts.items()}
+
+    def begin_run(self) -> None:
+        self._offered = self._ends or {}, self._read
+
+    def end_run(self) -> str:
+        (ends, before), earlier = self._offered, self._passed_over
+        read = {**before, **self._committed()}
+        stuck = {part: at for part, at in read.items() if at == before.get(part) and at < ends.get(part, 0)}
+        self._passed_over = {part: ends[part] for part in stuck}
+        new = sum(max(0, ends[part] - max(at, earlier.get(part, 0))) for part, at in stuck.items())
+        return counted(new, "record") if new else ""
 
     def close(self) -> None:
         with suppress(Exception):
@@ -201,6 +250,14 @@ class Watched:
             if name in self._watches and amount > 0 and rows.get(name, 0) > 0:
                 self._rows[name] = self._rows.get(name, 0.0) + rows[name]
                 self._amounts[name] = self._amounts.get(name, 0.0) + amount
+
+    def begin_run(self) -> None:
+        for watch in self._watches.values():
+            watch.begin_run()
+
+    def end_run(self) -> str:
+        """Leave out what the run passed over until it changes; return how much is new, or ""."""
+        return " and ".join(filter(None, [watch.end_run() for watch in self._watches.values()]))
 
     def _records_per_unit(self, name: str) -> float:
         if name in self._exact or not self._amounts.get(name):
