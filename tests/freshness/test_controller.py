@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastream.errors import EnvironmentProblem
-from elastream.freshness.controller import Controller, FirstRunFailed
+from elastream.freshness.controller import LONGEST_RETRY_S, MANY_FAILURES, Controller, FirstRunFailed
 from elastream.freshness.planner import HostBounds
 from elastream.freshness.wakes import RunReporter, SourceSpec, State, controller_lock, entries_of
 from elastream.recording.directory import RunDirectory
@@ -113,20 +113,33 @@ def test_first_run_that_fails_by_itself_ends_the_controller(tmp_path):
 
 
 def test_later_failures_are_repeated_ever_more_slowly(tmp_path):
-    job = job_in(tmp_path, [5.0, 100.0])
+    said = []
+    job = job_in(tmp_path, [5.0, 100.0], say=said.append)
     job.play(90.0)
     controller = job.controller()
     starts = []
-    for _ in range(400):
+    for _ in range(4000):
         controller.step()
         if controller.is_awake:
             starts.append(job.now)
             job.run.status = 2
         job.now += 5.0
     waits = [later - earlier for earlier, later in pairwise(starts)]
-    assert len(waits) >= 5
-    assert waits[-1] > waits[0]
-    assert max(waits) <= job.freshness / 2 + 2 * controller.pause + 5
+    assert waits == sorted(waits)
+    assert abs(waits[-1] - LONGEST_RETRY_S) <= 2 * controller.pause
+    assert [f"{MANY_FAILURES} runs in a row failed" in each for each in said].count(True) == 1
+
+
+def test_run_that_hangs_past_its_deadline_is_told_once(tmp_path):
+    said = []
+    job = job_in(tmp_path, [5.0, 100.0], say=said.append)
+    job.play(90.0)
+    controller = job.controller()
+    for _ in range(400):
+        controller.step()
+        job.now += 5.0
+    assert controller.is_awake
+    assert ["has not ended" in each for each in said].count(True) == 1
 
 
 def test_stop_ends_a_sleeping_controller_at_once_and_an_awake_one_with_its_run(tmp_path):

@@ -35,8 +35,8 @@ log = logging.getLogger(__name__)
 LOOKS, SHORTEST_LOOK_S, LONGEST_LOOK_S = 60, 0.5, 10.0
 # Start-up of a Spark session without a measurement (seconds).
 SESSION_START_S = 20.0
-# First wait after a second failure in a row; it doubles (seconds).
-RETRY_S = 5.0
+# First wait after a second failure in a row; it doubles up to half a freshness, and after MANY_FAILURES further (seconds).
+RETRY_S, MANY_FAILURES, LONGEST_RETRY_S = 5.0, 5, 3600.0
 
 
 class RunProcess(Protocol):
@@ -87,7 +87,7 @@ class Controller:
         self._watched: Watched | None = None
         self._process: RunProcess | None = None
         self._oldest = math.inf
-        self._failures, self._retry_at = 0, -math.inf
+        self._failures, self._retry_at, self._due = 0, -math.inf, math.inf
         self._remark, self._recovers = "", False
         self._orphan = True  # True until the last run of an earlier controller is known to have ended
         self._stop_reason, self._stop_sent = "", False
@@ -195,6 +195,7 @@ class Controller:
         number, plan = self._progress.run + 1, self.plan
         if self._failures == 0:
             self._oldest = -math.inf if waiting is None else waiting.oldest
+            self._due = self._freshness + (self._oldest if math.isfinite(self._oldest) else self._clock())
         behind = "" if waiting is None else f" for {counted(round(waiting.records), 'record')}"
         self._say(f"run {number} starts{self._bounds.named(plan.hosts, ' with')}{behind}: {plan.why}")
         if plan.remark and plan.remark != self._remark:
@@ -216,6 +217,9 @@ class Controller:
     def _follow(self, process: RunProcess) -> None:
         status = process.poll()
         if status is None:
+            if self._clock() > self._due:
+                self._due = math.inf
+                self._say(f"run {self._progress.run} has not ended, and what it began with is older than the freshness")
             if self._stop_reason and not self._stop_sent:
                 process.stop()
                 self._stop_sent = True
@@ -263,11 +267,19 @@ class Controller:
             )
 
     def _failed(self, reason: str) -> None:
-        wait = 0.0 if not self._failures else min(self._freshness / 2, RETRY_S * 2.0 ** (self._failures - 1))
+        many = self._failures >= MANY_FAILURES - 1
+        most = max(self._freshness / 2, LONGEST_RETRY_S if many else 0.0)
+        wait = min(most, RETRY_S * 2.0 ** min(self._failures - 1, 32)) if self._failures else 0.0
         self._failures += 1
         self._retry_at = self._clock() + wait
         self._enter(State.FAILED, reason=reason)
-        self._say(f"run {self._progress.run} failed: {reason}; the next starts {f'in {wait:.0f} s' if wait else 'now'}")
+        after = f"in {duration_text(wait)}" if wait else "now"
+        self._say(f"run {self._progress.run} failed: {reason}; the next starts {after}")
+        if self._failures == MANY_FAILURES:
+            upto = duration_text(LONGEST_RETRY_S)
+            self._say(
+                f"{MANY_FAILURES} runs in a row failed: mend the job and start it again; pauses now grow up to {upto}"
+            )
 
     def _spread(self, records: float, since: float, until: float) -> None:
         steps = max(1, math.ceil((until - since) / self._arrivals.bin))
