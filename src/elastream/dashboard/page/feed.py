@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from elastream.core.action import CancelDrain, LeaseHost, MoveTask
+from elastream.control.scaling import hosts_after
+from elastream.core.action import LeaseHost, MoveTask
 from elastream.core.decision import EXPECTED_IN, EXPECTED_RATE, Decision, often_said
 from elastream.core.hosts import HostState, Lease
-from elastream.core.memory import MOVING
 from elastream.core.metrics import Metric
 from elastream.core.scaling import APPROVAL, rule_of
 from elastream.core.wording import UNKNOWN, amount, clock, counted, duration_text, money, percent, quantity, rate_text
@@ -113,13 +113,8 @@ class Feed:
             return None
         types = {kind.name: kind for kind in recording.host_types}
         granted = [each.action for each in recording.decisions[-1].outcomes if each.succeeded]
-        back = {each.host for each in granted if isinstance(each, CancelDrain)}
-        open_ = [each for each in recording.hosts if each.until is None and (each.state not in MOVING or each.host in back)]
-        leases = {each.host: each.type for each in open_}
-        granted_leases = [each for each in granted if isinstance(each, LeaseHost) and each.host not in leases]
-        hosts = [*leases.values(), *(types[each.type] for each in granted_leases if each.type in types)]
-        kinds = [*hosts, *(types[each.type] for each in waiting if each.type in types)]
-        return PendingLeases(len(waiting), len(hosts), 3600 * math.fsum(kind.price_rate for kind in kinds))
+        hosts, every = (hosts_after(recording.hosts, actions, types) for actions in (granted, [*granted, *waiting]))
+        return PendingLeases(len(waiting), len(hosts), 3600 * math.fsum(kind.price_rate for kind in every))
 
     @property
     def alternates(self) -> Mapping[str, Sequence[str]]:
