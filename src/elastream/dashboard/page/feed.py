@@ -18,6 +18,7 @@ from elastream.dashboard.live import acted, alike, summary_of, worth_showing
 from elastream.errors import ElastreamError
 from elastream.recording.directory import RunDirectory
 from elastream.recording.recorder import Recording, RecordingBuilder
+from elastream.recording.request_log import Request, RequestLog
 from elastream.recording.run_state import RunState, state_with
 from elastream.recording.tail import Tail
 from elastream.report.flow import flow_of_run
@@ -117,6 +118,13 @@ class Feed:
         return PendingLeases(len(waiting), len(hosts), 3600 * math.fsum(kind.price_rate for kind in every))
 
     @property
+    def requests(self) -> Sequence[Request]:
+        """Requests to the present driver."""
+        lock = self.directory.lock
+        since = lock.stat().st_mtime if lock.exists() else 0.0
+        return [each for each in RequestLog(self.directory.requests).newer() if each.time >= since]
+
+    @property
     def alternates(self) -> Mapping[str, Sequence[str]]:
         """Alternates by operator that has several."""
         operators = self._tail.recording.header.operators
@@ -162,7 +170,7 @@ class Feed:
         findings = [(text, share) for text, share in said.items() if share >= OFTEN]
         yield "alarms", rendered("live_alarms.html.j2", alarms=alarms, findings=findings)
         yield "held", rendered("live_held.html.j2", held=self.pending_leases)
-        yield "alternates", rendered("live_alternates.html.j2", alternates=self.alternates if state.live else {})
+        yield "alternates", self._requestable() if state.live else ""
         yield "flow", rendered("live_flow.html.j2", flow=self._flow(recording))
         yield "timeline", rendered("timeline.html.j2", timeline=timeline(recording, begin, ahead))
         if time.monotonic() >= self._hosts[1] or self._hosts[0] != span:
@@ -171,6 +179,12 @@ class Feed:
             self._hosts = span, time.monotonic() + (MANY_PACE_S if len(lanes) > MANY else 0.0), text
         yield "hosts", self._hosts[2]
         yield "decisions", rendered("live_decisions.html.j2", decisions=list(_decisions(recording.decisions)))
+
+    def _requestable(self) -> str:
+        requests = self.requests
+        chosen = {each.operator: each.alternate for each in requests if each.action == "alternate"}
+        bounds = next((each.bounds for each in reversed(requests) if each.action == "bounds"), "")
+        return rendered("live_alternates.html.j2", alternates=self.alternates, chosen=chosen, bounds=bounds)
 
     def _value(self, operator: str, metric: Metric) -> float:
         frame = self._tail.newest["operators"]
