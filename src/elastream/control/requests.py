@@ -1,4 +1,4 @@
-"""Requests of people in each round: bounds of the number of hosts, drains, alternates, approvals and state partitions."""
+"""Requests of people: bounds of the number of hosts, drains, alternates, approvals and state partitions."""
 
 import math
 import time
@@ -134,7 +134,8 @@ class RequestExtension(LoopExtension):
 
 
 def _missing(observation: Observation, planned: Sequence[Action], least: int) -> list[LeaseHost]:
-    """Return leases up to `least` hosts. Drains in `planned` do not count: the bound forbids those below it."""
+    """Return leases up to `least` hosts."""
+    # Planned drains do not count: the bound forbids those below it.
     there = len(observation.usable) + len(observation.coming)
     leases, context = sum(isinstance(action, LeaseHost) for action in planned), observation.context
     back = sum(isinstance(action, CancelDrain) for action in planned)

@@ -133,7 +133,7 @@ def approval_needed(action: LeaseHost, observation: Observation, granted: Sequen
 
 
 def hosts_after(leases: Iterable[Lease], actions: Sequence[Action], types: Mapping[str, HostType]) -> list[HostType]:
-    """Return the types of the hosts that stay or come once `actions` are done."""
+    """Return the types of the hosts after `actions`."""
     leaving = {each.host for each in actions if isinstance(each, DrainHost | ReleaseHost)}
     back = {each.host for each in actions if isinstance(each, CancelDrain)}
     there = {

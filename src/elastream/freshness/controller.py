@@ -43,7 +43,7 @@ class RunProcess(Protocol):
     """Process of a bounded run."""
 
     def poll(self) -> int | None:
-        """Return its exit status, the negative number of the signal that killed it, or None while it lives."""
+        """Return its exit status, the negated signal that killed it, or None while it lives."""
         ...
 
     def stop(self) -> None:
@@ -58,7 +58,7 @@ class Controller:
         launch: Starts the process of a run. It must end by itself, also without the controller.
         say: Receives a line for people at each change.
         clock: Epoch seconds.
-        remains: What earlier runs left; by default as the folder says.
+        remains: What earlier runs left.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class Controller:
         return waiting
 
     def _sources(self) -> Watched | None:
-        """Return the sources, which the first run reports; None before it, or if they cannot be watched now."""
+        """Return the sources that the first run reports; None if they cannot be watched now."""
         if self._watched is None and self._progress.sources:
             try:
                 self._watched = Watched(self._progress.sources, self._make_watch)
@@ -195,7 +195,8 @@ class Controller:
         number, plan = self._progress.run + 1, self.plan
         if self._failures == 0:
             self._oldest = -math.inf if waiting is None else waiting.oldest
-            self._due = self._freshness + (self._oldest if math.isfinite(self._oldest) else self._clock())
+            now, due = self._clock(), self._oldest + self._freshness
+            self._due = due if now < due < math.inf else now + self._freshness
         behind = "" if waiting is None else f" for {counted(round(waiting.records), 'record')}"
         self._say(f"run {number} starts{self._bounds.named(plan.hosts, ' with')}{behind}: {plan.why}")
         if plan.remark and plan.remark != self._remark:
@@ -219,7 +220,7 @@ class Controller:
         if status is None:
             if self._clock() > self._due:
                 self._due = math.inf
-                self._say(f"run {self._progress.run} has not ended, and what it began with is older than the freshness")
+                self._say(f"run {self._progress.run} has not ended, and records wait for longer than the freshness")
             if self._stop_reason and not self._stop_sent:
                 process.stop()
                 self._stop_sent = True
@@ -312,7 +313,7 @@ class Leftovers:
         return holder_of(self.directory.lock) is not None
 
     def has_leases(self) -> bool:
-        """Return True if leases of runs that are over did not end."""
+        """Return True if ended runs left leases."""
         with closing(LeaseLog(self.directory.leases)) as leases:
             return any(lease.active for lease in leases.earlier.values())
 

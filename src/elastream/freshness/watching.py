@@ -41,11 +41,11 @@ class SourceWatch(Protocol):
         ...
 
     def begin_run(self) -> None:
-        """Remember what waits, by the last look, for a run that starts."""
+        """Remember what the last look showed, for a run that starts."""
         ...
 
     def end_run(self) -> str:
-        """Leave out what the run passed over until it changes; return how much is new, such as "2 files", or ""."""
+        """Leave out what the run passed over until it changes; return what is new, such as "2 files"."""
         ...
 
     def close(self) -> None: ...
@@ -109,7 +109,7 @@ class FileWatch:
 
 
 def bytes_read(spec: SourceSpec, since: int) -> float:
-    """Return the bytes of files that a file source has read behind entry `since` of its log."""
+    """Return the bytes that a file source has read behind entry `since` of its log."""
     log = FileLog(path_of(spec.checkpoint) / "sources" / str(spec.number), spec.place, spec.names)
     log.refresh()
     sizes = (file.bytes for file in log.files(since, log.newest))
@@ -238,14 +238,14 @@ class Watched:
         self._amounts: dict[str, float] = {}
 
     def look(self) -> tuple[Waiting, float]:
-        """Return what waits, and the records that came since the look before. Raises OSError if a source is unreadable."""
+        """Return what waits, and the records since the look before. Raises OSError if a source is unreadable."""
         looks = {name: watch.look() for name, watch in self._watches.items()}
         waiting = math.fsum(look.waiting * self._records_per_unit(name) for name, look in looks.items())
         arrived = math.fsum(look.arrived * self._records_per_unit(name) for name, look in looks.items())
         return Waiting(waiting, min((look.oldest for look in looks.values()), default=math.inf)), arrived
 
     def record_run(self, rows: Mapping[str, float], amounts: Mapping[str, float]) -> None:
-        """Learn from a run how many records an amount holds: what it read, by source."""
+        """Learn from a run how many records an amount holds."""
         for name, amount in amounts.items():
             if name in self._watches and amount > 0 and rows.get(name, 0) > 0:
                 self._rows[name] = self._rows.get(name, 0.0) + rows[name]
@@ -256,7 +256,6 @@ class Watched:
             watch.begin_run()
 
     def end_run(self) -> str:
-        """Leave out what the run passed over until it changes; return how much is new, or ""."""
         return " and ".join(filter(None, [watch.end_run() for watch in self._watches.values()]))
 
     def _records_per_unit(self, name: str) -> float:
@@ -266,11 +265,11 @@ class Watched:
 
     @property
     def records_per_unit(self) -> Mapping[str, float]:
-        """Records per unit of amount, by source, as far as measured."""
+        """Measured records per unit of amount, by source."""
         return {name: self._records_per_unit(name) for name in self._amounts}
 
     def restore(self, records_per_unit: Mapping[str, float]) -> None:
-        """Continue with the records per unit that an earlier controller measured."""
+        """Continue with what an earlier controller measured."""
         for name, ratio in records_per_unit.items():
             if name in self._watches and ratio > 0:
                 self._rows[name], self._amounts[name] = ratio, 1.0

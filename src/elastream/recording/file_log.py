@@ -30,7 +30,7 @@ class InputFile(NamedTuple):
 class FileLog:
     """The log of a file source in `folder` (`sources/N` in a checkpoint).
 
-    place: local file, folder or glob that the source reads; None if unknown or not local. names: glob of names of files.
+    place: local path or glob that the source reads, or None. names: glob of names of files.
     """
 
     def __init__(self, folder: AnyPath, place: str | None = None, names: str = "") -> None:
@@ -95,7 +95,7 @@ class FileLog:
 
 
 def alternatives(pattern: str) -> list[str]:
-    """Return the globs of Python that together match as a glob of Hadoop does, which has `{a,b}` and `[^a]`."""
+    """Return Python globs for one of Hadoop, which has `{a,b}` and `[^a]`."""
     if (braces := re.search(r"\{([^{}]*)\}", pattern)) is None:
         return [pattern.replace("[^", "[!")]
     before, after = pattern[: braces.start()], pattern[braces.end() :]

@@ -35,7 +35,7 @@ class Request:
 
     @property
     def bounds(self) -> str:
-        """Return the bounds in words; empty for the run's own."""
+        """Return the bounds in words, or ""."""
         least = f"at least {counted(self.min_hosts, 'host')}" if self.min_hosts else ""
         most = f"at most {counted(self.max_hosts, 'host')}" if self.max_hosts else ""
         return " and ".join(filter(None, [least, most]))

@@ -286,7 +286,7 @@ class Page:
 
 
 def _veto(feed: Feed) -> Wish:
-    """Return the request for no more hosts than there are, within requested bounds."""
+    """Return the request for no more hosts than now."""
     if (held := feed.pending_leases) is None or not held.hosts:
         raise InputError("nothing waits for approval any more")
     earlier = next((each for each in reversed(feed.requests) if each.action == "bounds"), Wish("bounds", BY))
