@@ -220,7 +220,7 @@ class Controller:
         if status is None:
             if self._clock() > self._due:
                 self._due = math.inf
-                self._say(f"run {self._progress.run} has not ended, and records wait for longer than the freshness")
+                self._say(f"run {self._progress.run} has not ended, and its deadline has passed")
             if self._stop_reason and not self._stop_sent:
                 process.stop()
                 self._stop_sent = True
