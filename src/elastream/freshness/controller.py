@@ -102,7 +102,7 @@ class Controller:
 
     @property
     def done(self) -> bool:
-        """Return True once nothing is left to do after `stop`."""
+        """Return True once nothing is left after `stop`."""
         return self.state is State.ENDED and bool(self._stop_reason)
 
     @property
@@ -116,7 +116,7 @@ class Controller:
         return f"{duration_text(self._freshness)} of their arrival, by bounded runs{hosts}"
 
     def step(self) -> None:
-        """Do what is due now: follow the run, or plan and start the next one.
+        """Follow the run, or plan and start the next one.
 
         Raises:
             ElastreamError: The first run of the job failed by itself, or the folder cannot be written.
