@@ -3,23 +3,29 @@
 The real controller and planner start runs that are drawn: start-up (median 45 s, one in ten over 80 s), work per record
 (spread 15 %), a fixed part of 5 s, release. The baseline is the smallest constant fleet, in hindsight, that keeps 99 % of
 the records fresh with the same work and no start-up. Hosts are billed by the second, a minute at least.
+
+Two parts run the real process on this machine. `--part hour`: a freshness of 10 minutes for an hour. `--part kills`: 50
+kills at drawn moments of a cycle; after each, all rows must be exact and no host leased.
 """
 
 import argparse
 import math
+import random
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from _common import Report, main, progress
+from _sleeper import sleeper
 
 from elastream.core.frames import Floats
 from elastream.core.hosts import Billing, HostType
 from elastream.freshness.controller import Controller
 from elastream.freshness.planner import HostBounds
-from elastream.freshness.wakes import RunReporter, SourceSpec, WakeOrder
+from elastream.freshness.wakes import RunReporter, SourceSpec, State, WakeOrder
 from elastream.freshness.watching import Look
 from elastream.recording.directory import RunDirectory
 
@@ -30,6 +36,8 @@ SPEC = SourceSpec("kafka", "topic", "checkpoint")
 WORK, FIXED, RELEASE = 1e-3, 5.0, 5.0  # seconds of a host for a record; of a run; of its end
 MET, COST = 0.99, 0.3
 RNG = np.random.Generator
+# Of the kills: seconds of freshness, states whose begin is waited for, and seconds after it within which is killed.
+KILL_FRESHNESS, STEPS, STEP_S = 20.0, (State.LEASING, State.RUNNING, State.RELEASING, State.ASLEEP), 8.0
 SEEDS = range(10, 20)  # the planner was developed on other seeds
 
 
@@ -96,6 +104,11 @@ class World:
         waiting = arrived - self.committed
         oldest = float(np.searchsorted(self.cumulative, self.committed, side="right")) if waiting > 0 else math.inf
         return Look(waiting, oldest, arrived - since)
+
+    def begin_run(self) -> None: ...
+
+    def end_run(self) -> str:
+        return ""
 
     def close(self) -> None: ...
 
@@ -166,10 +179,9 @@ def constant_cost(came: Floats) -> float:
     return math.inf
 
 
-def measure(arguments: argparse.Namespace) -> Report:
-    report = Report()
+def simulated(report: Report, quick: bool) -> None:
     for load in LOADS:
-        outcomes = [slept(load, seed) for seed in SEEDS[: 2 if arguments.quick else None]]
+        outcomes = [slept(load, seed) for seed in SEEDS[: 2 if quick else None]]
         met = sum(each.fresh for each in outcomes) / sum(each.records for each in outcomes)
         cost = sum(each.cost for each in outcomes) / sum(each.staying for each in outcomes)
         progress(f"{load.__name__}: {met:.4f} met; cost {cost:.3f} of always on")
@@ -181,8 +193,68 @@ def measure(arguments: argparse.Namespace) -> Report:
         }
         report.at_least(f"{load.__name__}: records committed within 10 min", met, MET)
         report.at_most(f"{load.__name__}: cost against always on", cost, COST)
+
+
+def hour(report: Report, quick: bool) -> None:
+    """Drop a file each 10 s, with bursts as in `bursts`, for six freshnesses; always on is one host."""
+    freshness = FRESHNESS / 10 if quick else FRESHNESS
+    chance = random.Random(1)
+    with sleeper(freshness) as job:
+        begin = time.time()
+        while (now := time.time()) < begin + 6 * freshness:
+            burst = int(chance.lognormvariate(math.log(30_000), 1.0)) if chance.random() < 10 / 900 else 0
+            job.drop(100 + burst)
+            time.sleep(max(0.0, now + 10.0 - time.time()))
+        cost = job.cost(time.time()) / (TYPE.price / TYPE.billing.unit * (time.time() - begin))
+        job.settle()
+        committed = job.committed()
+        ages = {name: committed[name] - arrival for name, (arrival, _) in job.files.items()}
+        fresh = sum(lines for name, (_, lines) in job.files.items() if ages[name] <= freshness)
+        met = fresh / sum(lines for _, lines in job.files.values())
+        report.figures["hour"] = {"met": met, "cost_ratio": cost, "runs": job.run, "oldest_s": max(ages.values())}
+    report.at_least(f"real: records committed within {freshness:g} s", met, MET)
+    report.at_most("real: cost against always on", cost, COST)
+
+
+def kills(report: Report, quick: bool) -> None:
+    """Kill a run, its controller or both at drawn moments of a cycle."""
+    chance, exact, drawn = random.Random(1), 0, []
+    count = 3 if quick else 50
+    with sleeper(KILL_FRESHNESS) as job:
+        job.settle()
+        for number in range(count):
+            state, victims = chance.choice(STEPS), chance.choice(("run", "controller", "both"))
+            delay = chance.uniform(0, STEP_S)
+            following = job.run + 1
+            job.drop(50)
+            job.reach(state, following)
+            time.sleep(delay)
+            job.kill(victims)
+            job.drop(50)
+            drawn.append(f"{victims}, {delay:.2f} s into {state}")
+            try:
+                job.settle()
+            except TimeoutError:
+                progress(f"kill {number + 1} of {count}, {drawn[-1]}: not exact")
+                break
+            exact += 1
+            progress(f"kill {number + 1} of {count}, {drawn[-1]}: exact")
+    report.figures["kills"] = {"exact": exact, "drawn": drawn}
+    report.at_least(f"exact after a kill, of {count}", exact, count)
+
+
+PARTS = {"simulated": simulated, "hour": hour, "kills": kills}
+
+
+def measure(arguments: argparse.Namespace) -> Report:
+    report = Report()
+    PARTS[arguments.part](report, arguments.quick)
     return report
 
 
+def with_part(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--part", choices=tuple(PARTS), default="simulated", help="default: simulated")
+
+
 if __name__ == "__main__":
-    main("freshness", __doc__, measure)
+    main("freshness", __doc__, measure, with_part)

@@ -75,6 +75,31 @@ def test_a_lower_bound_drains_what_is_above_it_and_nothing_comes_back(tmp_path):
     assert "max_hosts: at most 2 hosts may be leased" in refused
 
 
+def test_a_higher_bound_leases_what_the_policy_does_not(tmp_path):
+    requests = {10.0: Request("bounds", "page", min_hosts=4), 60.0: Request("bounds", "page", min_hosts=2)}
+    recording, actions = looped(new_run(tmp_path / "run"), requests, Static(hosts=2), hosts=2, limit=80.0)
+    assert (recording.leased[8], recording.leased[20]) == (2, 4)
+    assert set(recording.leased[20:].tolist()) == {4.0}
+    assert sum(isinstance(each, LeaseHost) for each in actions) == 2
+    whys = {p.action.why for d in recording.decisions for p in d.proposals if isinstance(p.action, LeaseHost)}
+    assert whys == {"at least 4 hosts: requested on the page"}
+
+
+class Shrinks:
+    """A policy that drains a host in each round after the first ones."""
+
+    name = "shrinks"
+
+    def plan(self, observation, memory=None):
+        return Plan((DrainHost(observation.usable[-1]),) if observation.time > 4 else ())
+
+
+def test_a_higher_bound_leases_no_host_for_a_drain_that_it_forbids(tmp_path):
+    requests = {0.0: Request("bounds", "page", min_hosts=3)}
+    recording, _ = looped(new_run(tmp_path / "run"), requests, Shrinks(), hosts=3, limit=60.0)
+    assert recording.leased.max() == 3
+
+
 def test_bounds_end_with_an_empty_request_and_never_exceed_the_runs_own(tmp_path):
     requests = {10.0: Request("bounds", "page", max_hosts=2), 30.0: Request("bounds", "page")}
     recording, _ = looped(new_run(tmp_path / "run"), requests, Grows(), hosts=1, limit=90.0, max_hosts=4)

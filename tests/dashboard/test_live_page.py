@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from starlette.testclient import TestClient
 
-from elastream.core.action import LeaseHost
+from elastream.core.action import LeaseHost, Outcome, Status
 from elastream.core.decision import Decision, Proposal
 from elastream.core.hosts import HostState, HostType, Lease
 from elastream.core.observation import MicroBatch
@@ -201,6 +201,31 @@ def test_leases_that_wait_are_approved_or_vetoed(tmp_path):
     assert (vetoed.action, vetoed.max_hosts) == ("bounds", held.hosts)
 
 
+def test_veto_keeps_the_hosts_that_came_before_its_confirmation(tmp_path):
+    with live_run(tmp_path / "run") as (directory, recorder):
+        *_, last = (each for each in example_events() if isinstance(each, Decision))
+        waits = (Proposal(LeaseHost("h9", "small"), "btu", "approve: too dear"),)
+        recorder.decided(replace(last, round=last.round + 1, proposals=waits, outcomes=()))
+        page = Page([directory.root])
+        feed = page.feeds[0]
+        whole(feed)
+        client, before = TestClient(page.app(None)), feed.pending_leases.hosts
+        asked = act(client, action="veto")
+        granted = Outcome(LeaseHost("h8", "small"), Status.ACCEPTED)
+        recorder.decided(replace(last, round=last.round + 2, proposals=waits, outcomes=(granted,)))
+        whole(feed)
+        act(client, confirm=asked["confirm"])
+        act(client, confirm=act(client, action="bounds", min_hosts="1", max_hosts="1")["confirm"])
+        act(client, confirm=act(client, action="veto")["confirm"])
+        first, _, second = RequestLog(directory.requests).newer()
+        assert first.max_hosts == before + 1
+        assert (second.min_hosts, second.max_hosts) == (1, 1), "an earlier bound is not raised"
+        asked = act(client, action="veto")
+        recorder.decided(replace(last, round=last.round + 3, proposals=(), outcomes=()))
+        whole(feed)
+        assert act(client, confirm=asked["confirm"]) == {"error": "nothing waits for approval any more"}
+
+
 def test_what_is_often_said_of_a_query_is_a_finding(tmp_path):
     with live_run(tmp_path / "run", 0) as (directory, recorder):
         for event in example_events():
@@ -220,10 +245,16 @@ def test_an_alternate_is_requested_and_given_back(tmp_path):
         whole(page.feeds[0])
         client = TestClient(page.app(None))
         assert 'value="words=split_fast"' in page.feeds[0].pieces("1 h")["alternates"]
+        shown = []
         for choice in ("split_fast", ""):
             act(client, confirm=act(client, action="alternate", alternate=f"words={choice}")["confirm"])
+            shown.append(page.feeds[0]._requestable())
+        act(client, confirm=act(client, action="bounds", max_hosts="3")["confirm"])
+        shown.append(page.feeds[0]._requestable())
         requests = RequestLog(directory.requests).newer()
-    assert [(each.operator, each.alternate) for each in requests] == [("words", "split_fast"), ("words", "")]
+    assert [(each.operator, each.alternate) for each in requests[:2]] == [("words", "split_fast"), ("words", "")]
+    assert ["words as split_fast (requested)" in each for each in shown] == [True, False, False]
+    assert "Requested: at most 3 hosts." in shown[-1]
 
 
 @pytest.mark.parametrize(

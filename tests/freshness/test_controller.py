@@ -9,12 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastream.errors import EnvironmentProblem
-from elastream.freshness.controller import FirstRunFailed
-from elastream.freshness.wakes import State, controller_lock, entries_of
+from elastream.freshness.controller import LONGEST_RETRY_S, MANY_FAILURES, Controller, FirstRunFailed
+from elastream.freshness.planner import HostBounds
+from elastream.freshness.wakes import RunReporter, SourceSpec, State, controller_lock, entries_of
 from elastream.recording.directory import RunDirectory
 from elastream.recording.observer import Ending
 from elastream.recording.run_state import StopRequests
-from support.fake_bounded_job import Job
+from support.fake_bounded_job import TYPE, Job
 
 HOUR = 3600.0
 STEPS_OF_A_CYCLE = 9
@@ -112,20 +113,33 @@ def test_first_run_that_fails_by_itself_ends_the_controller(tmp_path):
 
 
 def test_later_failures_are_repeated_ever_more_slowly(tmp_path):
-    job = job_in(tmp_path, [5.0, 100.0])
+    said = []
+    job = job_in(tmp_path, [5.0, 100.0], say=said.append)
     job.play(90.0)
     controller = job.controller()
     starts = []
-    for _ in range(400):
+    for _ in range(4000):
         controller.step()
         if controller.is_awake:
             starts.append(job.now)
             job.run.status = 2
         job.now += 5.0
     waits = [later - earlier for earlier, later in pairwise(starts)]
-    assert len(waits) >= 5
-    assert waits[-1] > waits[0]
-    assert max(waits) <= job.freshness / 2 + 2 * controller.pause + 5
+    assert waits == sorted(waits)
+    assert abs(waits[-1] - LONGEST_RETRY_S) <= 2 * controller.pause
+    assert [f"{MANY_FAILURES} runs in a row failed" in each for each in said].count(True) == 1
+
+
+def test_run_that_hangs_past_its_deadline_is_told_once(tmp_path):
+    said = []
+    job = job_in(tmp_path, [5.0, 100.0], say=said.append)
+    job.play(90.0)
+    controller = job.controller()
+    for _ in range(400):
+        controller.step()
+        job.now += 5.0
+    assert controller.is_awake
+    assert ["has not ended" in each for each in said].count(True) == 1
 
 
 def test_stop_ends_a_sleeping_controller_at_once_and_an_awake_one_with_its_run(tmp_path):
@@ -182,6 +196,24 @@ def test_stop_request_stays_for_the_controller_when_a_run_ends(tmp_path):
         assert job.directory.stop_requested
     StopRequests(job.directory).ended(Ending("stopped", 0.0))
     assert not job.directory.stop_requested
+
+
+def test_job_sleeps_beside_a_file_that_its_runs_do_not_read(tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "old").write_text("1")
+    spec, said = SourceSpec("files", str(tmp_path / "in"), str(tmp_path / "cp")), []
+    job = job_in(tmp_path, [])
+    controller = Controller(
+        job.directory, job.freshness, HostBounds(TYPE), job.launch, clock=lambda: job.now, remains=job, say=said.append
+    )
+    for _ in range(500):
+        controller.step()
+        if job.run is not None and job.run.status is None:
+            RunReporter(job.directory, job.run.order, lambda: job.now).caught_up(job.now, {spec.name: 0}, {}, [spec])
+            job.run.status = 0
+        job.now += controller.pause
+    assert job.starts == 2
+    assert ["run 2 passed over 1 file" in each for each in said].count(True) == 1
 
 
 def test_job_runs_now_and_then_while_its_sources_cannot_be_looked_at(tmp_path):

@@ -63,6 +63,59 @@ def test_file_that_appears_between_looks_is_counted_as_an_arrival(tmp_path):
     assert watch.look().arrived == 0
 
 
+def test_folder_with_braces_is_looked_at(tmp_path):
+    folder_of(tmp_path, a=10)
+    watch = FileWatch(SourceSpec("files", f"{tmp_path}/{{in,later}}", str(tmp_path / "cp"), names="{a,b}"))
+    assert watch.look().waiting == 10
+
+
+def test_file_that_a_run_passed_over_waits_no_more_until_it_changes(tmp_path):
+    files = folder_of(tmp_path, old=10, new=20)
+    os.utime(files["old"], (0.5, 0.5))
+    watch = FileWatch(SourceSpec("files", str(tmp_path / "in"), str(tmp_path / "cp")))
+    watch.look()
+    watch.begin_run()
+    (tmp_path / "in" / "later").write_bytes(b"x")
+    entry(tmp_path / "cp", 0, [files["new"]])  # its modification is after that of the old one
+    commit(tmp_path / "cp", 0, {"logOffset": 0})
+    assert watch.end_run() == "1 file"
+    assert watch.look().waiting == 1
+    watch.begin_run()
+    assert watch.end_run() == "1 file", "the later one, of which nothing was read"
+    assert watch.look() == (0.0, math.inf, 0.0)
+    os.utime(files["old"])
+    assert watch.look().waiting == 10
+
+
+def test_files_that_a_job_left_when_it_ended_early_go_on_waiting(tmp_path):
+    files = folder_of(tmp_path, first=10, second=20)
+    os.utime(files["first"], (0.5, 0.5))
+    watch = FileWatch(SourceSpec("files", str(tmp_path / "in"), str(tmp_path / "cp")))
+    watch.look()
+    watch.begin_run()
+    entry(tmp_path / "cp", 0, [files["first"]])
+    commit(tmp_path / "cp", 0, {"logOffset": 0})
+    assert watch.end_run() == ""
+    assert watch.look().waiting == 20
+
+
+def test_records_behind_an_open_transaction_start_one_run(tmp_path):
+    ends = {"t/0": 5, "t/1": 7}
+    watch = KafkaWatch(SourceSpec("kafka", "t", str(tmp_path)), lambda topics: ({"t/0": 0, "t/1": 0}, dict(ends)))
+    watch.look()
+    watch.begin_run()
+    commit(tmp_path, 0, {"t": {"0": 5, "1": 0}})
+    assert watch.end_run() == "7 records"
+    assert watch.look() == (0.0, math.inf, 0.0)
+    ends["t/1"] = 8
+    assert watch.look().waiting == 1
+    watch.begin_run()
+    commit(tmp_path, 1, {"t": {"0": 5, "1": 8}})
+    assert watch.end_run() == ""
+    ends["t/1"] = 9
+    assert watch.look().waiting == 1
+
+
 def test_empty_folder_waits_for_nothing(tmp_path):
     folder_of(tmp_path)
     assert FileWatch(SourceSpec("files", str(tmp_path / "in"), str(tmp_path / "cp"))).look() == (0.0, math.inf, 0.0)
@@ -81,6 +134,12 @@ def test_kafka_waits_behind_the_committed_offsets_since_the_poll_before(tmp_path
     assert watch.look() == (7.0, 100.0, 4.0)
     commit(tmp_path, 1, {"t": {"0": 5, "1": 3}})
     assert watch.look() == (4.0, 110.0, 0.0)
+
+
+def test_topics_may_have_spaces_between_them(tmp_path):
+    watch = KafkaWatch(SourceSpec("kafka", "t, u", str(tmp_path)), lambda topics: ({}, {f"{each}/0": 1 for each in topics}))
+    watch.look()
+    assert set(watch._ends) == {"t/0", "u/0"}
 
 
 def test_kafka_records_of_before_the_first_poll_wait_since_an_unknown_time(tmp_path):

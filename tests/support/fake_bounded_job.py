@@ -51,13 +51,14 @@ class Job:
     starts: int = 0
     run: "Run | None" = None
     before: int | None = None
+    say: Callable[[str], object] = lambda line: None
 
     def controller(self) -> Controller:
         self.before = None
         bounds = HostBounds(TYPE, 1, self.most)
         return Controller(
             self.directory, self.freshness, bounds, self.launch, clock=lambda: self.now, watch=lambda spec: self,
-            remains=self, say=lambda line: None,
+            remains=self, say=self.say,
         )  # fmt: skip
 
     def step(self, controller: bool = True) -> None:
@@ -89,8 +90,12 @@ class Job:
         oldest = self.arrivals[self.committed] if waiting else math.inf
         return Look(waiting, oldest, 0.0 if before is None else arrived - before)
 
-    def close(self) -> None:
-        pass
+    def begin_run(self) -> None: ...
+
+    def end_run(self) -> str:
+        return ""
+
+    def close(self) -> None: ...
 
     # -- what earlier runs left ----------------------------------------------------------------------------------------
 

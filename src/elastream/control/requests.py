@@ -1,4 +1,4 @@
-"""Requests of people in each round: bounds of the number of hosts, drains, alternates, approvals and state partitions."""
+"""Requests of people: bounds of the number of hosts, drains, alternates, approvals and state partitions."""
 
 import math
 import time
@@ -7,13 +7,14 @@ from dataclasses import replace
 
 from elastream.control.extension import LoopExtension, required_switches
 from elastream.control.scaling import staying
-from elastream.core.action import Action, DrainHost, ReleaseHost, Repartition
+from elastream.core.action import Action, CancelDrain, DrainHost, LeaseHost, ReleaseHost, Repartition
 from elastream.core.alarm import Alarms
 from elastream.core.decision import Proposal
 from elastream.core.guarding import GuardDecision
 from elastream.core.hosts import HostState
 from elastream.core.observation import Context, Observation
 from elastream.core.wording import counted
+from elastream.policies.common.measures import types_to_lease
 from elastream.recording.directory import RunDirectory
 from elastream.recording.request_log import Request, RequestLog
 from elastream.units import ROUNDING
@@ -106,13 +107,13 @@ class RequestExtension(LoopExtension):
         return news
 
     def proposals(self, observation: Observation, planned: Sequence[Action], alarms: Alarms) -> Sequence[Proposal]:
-        """Return drains until in force, for at most `PATIENCE_S`, drains of hosts above a bound, and a new repartition."""
+        """Return drains until in force, for at most `PATIENCE_S`, drains and leases for bounds, and a new repartition."""
         leases, now = observation.leases, observation.time
         running = [host for host, lease in leases.items() if lease.state is HostState.RUNNING]
         if self._directory.is_paused:
             self._drains = dict.fromkeys(self._drains, now + PATIENCE_S)
         self._drains = {host: until for host, until in self._drains.items() if host in running and now < until}
-        drains = [DrainHost(host, why=REQUESTED) for host in self._drains]
+        drains, missing = [DrainHost(host, why=REQUESTED) for host in self._drains], list[LeaseHost]()
         if self._bounds is not None:
             most = observation.context.max_hosts
             leaving = {action.host for action in (*planned, *drains) if isinstance(action, DrainHost | ReleaseHost)}
@@ -120,6 +121,7 @@ class RequestExtension(LoopExtension):
             newest = [host for host in sorted(running, key=lambda host: -leases[host].since) if host not in leaving]
             why = f"at most {counted(most, 'host')}: {REQUESTED}"
             drains += [DrainHost(host, why=why) for host in newest[: max(0, surplus)]]
+            missing = _missing(observation, planned, min(most, self._bounds.min_hosts))
         repartitions: list[Proposal] = []
         if observation.context.partitions:  # known with the first batch
             repartitions, self._repartitions = self._repartitions, []
@@ -128,4 +130,17 @@ class RequestExtension(LoopExtension):
             repartitions = [replace(each, refused=refused) for each in self._repartitions]
             self._repartitions = []
         switches = required_switches(observation, planned, BY)
-        return [*(Proposal(each, BY) for each in (*drains, *switches)), *repartitions]
+        return [*(Proposal(each, BY) for each in (*drains, *missing, *switches)), *repartitions]
+
+
+def _missing(observation: Observation, planned: Sequence[Action], least: int) -> list[LeaseHost]:
+    """Return leases up to `least` hosts."""
+    # Planned drains do not count: the bound forbids those below it.
+    there = len(observation.usable) + len(observation.coming)
+    leases, context = sum(isinstance(action, LeaseHost) for action in planned), observation.context
+    back = sum(isinstance(action, CancelDrain) for action in planned)
+    kind, why = next(iter(context.leasable.values()), None), f"at least {counted(least, 'host')}: {REQUESTED}"
+    if kind is None or "LeaseHost" not in context.capabilities:
+        return []
+    kinds = types_to_lease(observation, kind, least - there - leases - back)
+    return [LeaseHost(observation.host_name(leases + n), each.name, each.region, why) for n, each in enumerate(kinds)]

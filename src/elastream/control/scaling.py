@@ -1,13 +1,13 @@
 """Rules for the number of hosts (`core.scaling`), applied to any policy."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeGuard
 
 from elastream.core.action import Action, CancelDrain, DrainHost, LeaseHost, Outcome, ReleaseHost, SetParallelism
 from elastream.core.frames import known_sum
-from elastream.core.hosts import HostState, Lease
+from elastream.core.hosts import HostState, HostType, Lease
 from elastream.core.memory import MOVING
 from elastream.core.metrics import Metric
 from elastream.core.observation import Context, Observation
@@ -121,18 +121,28 @@ def _part(factor: float, hosts: int) -> int:
 
 def approval_needed(action: LeaseHost, observation: Observation, granted: Sequence[Action]) -> str:
     """Return why a lease beside those `granted` waits for approval, or ""."""
-    most, types, leases = observation.context.scaling.approved, observation.context.host_types, observation.leases
+    most = observation.context.scaling.approved
     if most == math.inf:
         return ""
-    leaving = {each.host for each in granted if takes_away(each, observation)}
-    kinds = [lease.type for host, lease in staying(observation).items() if host not in leaving]
-    kinds += [leases[each.host].type for each in granted if isinstance(each, CancelDrain) and each.host in leases]
-    kinds += [types[each.type] for each in (*granted, action) if isinstance(each, LeaseHost) and each.type in types]
+    kinds = hosts_after(observation.leases.values(), (*granted, action), observation.context.host_types)
     hourly = 3600 * math.fsum(kind.price_rate for kind in kinds)
     if hourly <= 3600 * most * (1 + ROUNDING):
         return ""
     cost = f"{counted(len(kinds), 'host')} would cost {money(hourly)}/h, above {money(3600 * most)}/h"
     return f"{APPROVAL}: {cost}: someone must approve it"
+
+
+def hosts_after(leases: Iterable[Lease], actions: Sequence[Action], types: Mapping[str, HostType]) -> list[HostType]:
+    """Return the types of the hosts after `actions`."""
+    leaving = {each.host for each in actions if isinstance(each, DrainHost | ReleaseHost)}
+    back = {each.host for each in actions if isinstance(each, CancelDrain)}
+    there = {
+        each.host: each.type
+        for each in leases
+        if each.until is None and ((each.state not in MOVING and each.host not in leaving) or each.host in back)
+    }
+    new = {each.host: types[each.type] for each in actions if isinstance(each, LeaseHost) and each.type in types}
+    return list({**new, **there}.values())
 
 
 def staying(observation: Observation) -> dict[str, Lease]:

@@ -35,15 +35,15 @@ log = logging.getLogger(__name__)
 LOOKS, SHORTEST_LOOK_S, LONGEST_LOOK_S = 60, 0.5, 10.0
 # Start-up of a Spark session without a measurement (seconds).
 SESSION_START_S = 20.0
-# First wait after a second failure in a row; it doubles (seconds).
-RETRY_S = 5.0
+# First wait after a second failure in a row; it doubles up to half a freshness, and after MANY_FAILURES further (seconds).
+RETRY_S, MANY_FAILURES, LONGEST_RETRY_S = 5.0, 5, 3600.0
 
 
 class RunProcess(Protocol):
     """Process of a bounded run."""
 
     def poll(self) -> int | None:
-        """Return its exit status, the negative number of the signal that killed it, or None while it lives."""
+        """Return its exit status, the negated signal that killed it, or None while it lives."""
         ...
 
     def stop(self) -> None:
@@ -58,7 +58,7 @@ class Controller:
         launch: Starts the process of a run. It must end by itself, also without the controller.
         say: Receives a line for people at each change.
         clock: Epoch seconds.
-        remains: What earlier runs left; by default as the folder says.
+        remains: What earlier runs left.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Controller:
         self._watched: Watched | None = None
         self._process: RunProcess | None = None
         self._oldest = math.inf
-        self._failures, self._retry_at = 0, -math.inf
+        self._failures, self._retry_at, self._due = 0, -math.inf, math.inf
         self._remark, self._recovers = "", False
         self._orphan = True  # True until the last run of an earlier controller is known to have ended
         self._stop_reason, self._stop_sent = "", False
@@ -102,7 +102,7 @@ class Controller:
 
     @property
     def done(self) -> bool:
-        """Return True once nothing is left to do after `stop`."""
+        """Return True once nothing is left after `stop`."""
         return self.state is State.ENDED and bool(self._stop_reason)
 
     @property
@@ -116,7 +116,7 @@ class Controller:
         return f"{duration_text(self._freshness)} of their arrival, by bounded runs{hosts}"
 
     def step(self) -> None:
-        """Do what is due now: follow the run, or plan and start the next one.
+        """Follow the run, or plan and start the next one.
 
         Raises:
             ElastreamError: The first run of the job failed by itself, or the folder cannot be written.
@@ -153,7 +153,7 @@ class Controller:
         return waiting
 
     def _sources(self) -> Watched | None:
-        """Return the sources, which the first run reports; None before it, or if they cannot be watched now."""
+        """Return the sources that the first run reports; None if they cannot be watched now."""
         if self._watched is None and self._progress.sources:
             try:
                 self._watched = Watched(self._progress.sources, self._make_watch)
@@ -195,6 +195,8 @@ class Controller:
         number, plan = self._progress.run + 1, self.plan
         if self._failures == 0:
             self._oldest = -math.inf if waiting is None else waiting.oldest
+            now, due = self._clock(), self._oldest + self._freshness
+            self._due = due if now < due < math.inf else now + self._freshness
         behind = "" if waiting is None else f" for {counted(round(waiting.records), 'record')}"
         self._say(f"run {number} starts{self._bounds.named(plan.hosts, ' with')}{behind}: {plan.why}")
         if plan.remark and plan.remark != self._remark:
@@ -202,6 +204,8 @@ class Controller:
         self._remark = plan.remark
         about = {} if waiting is None else {"waiting": waiting.records}
         self._looked_at = self._clock()
+        if self._watched is not None:
+            self._watched.begin_run()
         self._recovers = self.state not in (None, State.ASLEEP, State.ENDED)
         self._progress = Progress(run=number, hosts=plan.hosts, sources=self._progress.sources)
         self._enter(State.LEASING, hosts=plan.hosts, why=plan.why, remark=plan.remark, **about)
@@ -214,6 +218,9 @@ class Controller:
     def _follow(self, process: RunProcess) -> None:
         status = process.poll()
         if status is None:
+            if self._clock() > self._due:
+                self._due = math.inf
+                self._say(f"run {self._progress.run} has not ended, and its deadline has passed")
             if self._stop_reason and not self._stop_sent:
                 process.stop()
                 self._stop_sent = True
@@ -235,6 +242,7 @@ class Controller:
         records = math.fsum(progress.rows.values())
         run = BoundedRun(progress.start, progress.snapshot, progress.committed, now, max(1, progress.hosts), records)
         about: dict[str, Any] = {}
+        passed_over = ""
         if not self._recovers:  # taking over a killed run's state takes time that other starts do not need
             self._runs.append(run)
             about["ran"] = asdict(run)
@@ -244,6 +252,7 @@ class Controller:
         if (watched := self._sources()) is not None:
             watched.record_run(progress.rows, progress.amounts)
             self._each = watched.records_per_unit
+            passed_over = "" if self._recovers else watched.end_run()
         age = run.committed - self._oldest
         about["each"] = dict(self._each)
         if records and math.isfinite(age):
@@ -252,13 +261,26 @@ class Controller:
         hosts = f"it took{self._bounds.named(run.hosts)} {duration_text(now - run.start)}"
         late = f", the oldest {age:.0f} s after its arrival" if "age" in about else ""
         self._say(f"run {progress.run} committed {counted(round(records), 'record')}{late}; {hosts}; asleep")
+        if passed_over:
+            why = "options such as maxFileAge, or an open transaction, keep it back"
+            self._say(
+                f"run {progress.run} passed over {passed_over} that waited: no run starts for it until it changes; {why}"
+            )
 
     def _failed(self, reason: str) -> None:
-        wait = 0.0 if not self._failures else min(self._freshness / 2, RETRY_S * 2.0 ** (self._failures - 1))
+        many = self._failures >= MANY_FAILURES - 1
+        most = max(self._freshness / 2, LONGEST_RETRY_S if many else 0.0)
+        wait = min(most, RETRY_S * 2.0 ** min(self._failures - 1, 32)) if self._failures else 0.0
         self._failures += 1
         self._retry_at = self._clock() + wait
         self._enter(State.FAILED, reason=reason)
-        self._say(f"run {self._progress.run} failed: {reason}; the next starts {f'in {wait:.0f} s' if wait else 'now'}")
+        after = f"in {duration_text(wait)}" if wait else "now"
+        self._say(f"run {self._progress.run} failed: {reason}; the next starts {after}")
+        if self._failures == MANY_FAILURES:
+            upto = duration_text(LONGEST_RETRY_S)
+            self._say(
+                f"{MANY_FAILURES} runs in a row failed: mend the job and start it again; pauses now grow up to {upto}"
+            )
 
     def _spread(self, records: float, since: float, until: float) -> None:
         steps = max(1, math.ceil((until - since) / self._arrivals.bin))
@@ -291,7 +313,7 @@ class Leftovers:
         return holder_of(self.directory.lock) is not None
 
     def has_leases(self) -> bool:
-        """Return True if leases of runs that are over did not end."""
+        """Return True if ended runs left leases."""
         with closing(LeaseLog(self.directory.leases)) as leases:
             return any(lease.active for lease in leases.earlier.values())
 

@@ -83,7 +83,7 @@ def _handling(handler: Callable[[int, Any], None]) -> Iterator[None]:
 
 
 class ForkedProcess:
-    """A bounded run in a copy of this process. It ends by itself once its work is done, also without this process."""
+    """A bounded run in a copy of this process, which it outlives until its work is done."""
 
     def __init__(self, work: Callable[[], object], closing: tuple[int, ...] = ()) -> None:
         sys.stdout.flush()

@@ -87,7 +87,7 @@ class Progress:
 
 
 def write_state(directory: RunDirectory, state: State, run: int, at: float, **about: Any) -> None:
-    """Append a line to the log for epoch second `at`, and drop old lines of a long one. Raises JournalProblem.
+    """Append a line to the log for epoch second `at`, and drop old ones. Raises JournalProblem.
 
     Only one process writes at a time: the controller lets a run write until its process has ended.
     """
@@ -139,13 +139,13 @@ class RunReporter:
     clock: Callable[[], float] = time.time
 
     def started(self, at: float | None = None) -> None:
-        """Note that the queries have taken their snapshot, at epoch second `at` or now."""
+        """Note the snapshot of the queries, at epoch second `at` or now."""
         write_state(self.directory, State.RUNNING, self.order.run, self.clock() if at is None else at)
 
     def caught_up(
         self, committed: float, rows: Mapping[str, float], amounts: Mapping[str, float], sources: Sequence[SourceSpec]
     ) -> None:
-        """Note that all records of the snapshot are committed, at `committed` (epoch seconds), and what was read."""
+        """Note what was read, and that all of the snapshot is committed, at `committed` (epoch seconds)."""
         about: dict[str, Any] = {"committed": committed, "rows": dict(rows), "amounts": dict(amounts)}
         about["sources"] = [asdict(each) for each in sources]
         write_state(self.directory, State.RELEASING, self.order.run, self.clock(), **about)

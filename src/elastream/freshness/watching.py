@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
+from elastream.core.wording import counted
 from elastream.errors import EnvironmentProblem, in_one_line, needed_by
 from elastream.freshness.planner import Waiting
 from elastream.freshness.wakes import SourceSpec
@@ -39,6 +40,14 @@ class SourceWatch(Protocol):
         """Return what waits now. Raises OSError if the source cannot be read."""
         ...
 
+    def begin_run(self) -> None:
+        """Remember what the last look showed, for a run that starts."""
+        ...
+
+    def end_run(self) -> str:
+        """Leave out what the run passed over until it changes; return what is new, such as "2 files"."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -56,30 +65,51 @@ class FileWatch:
         self._checkpoint, self._number = path_of(spec.checkpoint), spec.number
         self._place = spec.place
         self._log = FileLog(self._checkpoint / "sources" / str(spec.number), spec.place, spec.names)
-        self._before: frozenset[str] | None = None
+        self._before: Mapping[str, int] | None = None  # times of the last change of status, by file
+        self._offered: tuple[Mapping[str, int], int] = {}, -1  # the same, and the newest entry then
+        self._passed_over: Mapping[str, int] = {}
 
     def look(self) -> Look:
-        if not os.path.exists(self._place) and not any(sign in self._place for sign in "*?["):
+        if not os.path.exists(self._place) and not any(sign in self._place for sign in "*?[{"):
             raise OSError(f"there is no {self._place}")
         self._log.refresh()
         files = {file.path for file in self._log.waiting() or ()}
         committed = int(committed_offset(self._checkpoint, self._number).get("logOffset", -1))
         files |= {file.path for file in self._log.files(committed, self._log.newest)}  # planned, not committed
         amount, oldest, arrived = 0.0, math.inf, 0.0
+        changed = dict[str, int]()
         for path in files:
             with suppress(OSError):  # removed meanwhile
                 status = os.stat(path)
+                changed[path] = status.st_ctime_ns
+                if self._passed_over.get(path) == changed[path]:
+                    continue
                 size = max(1, status.st_size)
                 amount, oldest = amount + size, min(oldest, status.st_ctime)
                 arrived += size if self._before is not None and path not in self._before else 0.0
-        self._before = frozenset(files)
+        self._before = changed
         return Look(amount, oldest, arrived)
+
+    def begin_run(self) -> None:
+        self._offered = self._before or {}, self._log.newest
+
+    def end_run(self) -> str:
+        offered, entry = self._offered
+        self._log.refresh()
+        # Spark reads the oldest first: a job that ends early leaves newer files than those that it read.
+        newest = max((file.modified for file in self._log.files(entry, self._log.newest)), default=math.inf)
+        earlier, left = self._passed_over, [file for file in self._log.waiting() or () if file.path in offered]
+        passed_over = {file.path for file in left if file.modified < newest}
+        passed_over |= {file.path for file in left if earlier.get(file.path) == offered[file.path]}
+        self._passed_over = {path: offered[path] for path in passed_over}
+        new = len(self._passed_over.items() - earlier.items())
+        return counted(new, "file") if new else ""
 
     def close(self) -> None: ...
 
 
 def bytes_read(spec: SourceSpec, since: int) -> float:
-    """Return the bytes of files that a file source has read behind entry `since` of its log."""
+    """Return the bytes that a file source has read behind entry `since` of its log."""
     log = FileLog(path_of(spec.checkpoint) / "sources" / str(spec.number), spec.place, spec.names)
     log.refresh()
     sizes = (file.bytes for file in log.files(since, log.newest))
@@ -94,12 +124,15 @@ class KafkaWatch:
     ) -> None:
         self._clock = clock
         self._checkpoint, self._number = path_of(spec.checkpoint), spec.number
-        self._topics = spec.place.split(",")
+        self._topics = _listed(spec.place)
         self._client = client or kafka_client(spec)
         # (time of the poll before, end offsets), from the oldest that a committed batch has not read
         self._polls: deque[tuple[float, Mapping[str, int]]] = deque()
         self._polled = -math.inf
         self._ends: Mapping[str, int] | None = None
+        self._read: Mapping[str, int] = {}
+        self._offered: tuple[Mapping[str, int], Mapping[str, int]] = {}, {}  # ends, and what was read
+        self._passed_over: Mapping[str, int] = {}  # ends
 
     def look(self) -> Look:
         before, now = self._polled, self._clock()
@@ -107,16 +140,36 @@ class KafkaWatch:
         self._polled = now
         if not self._polls or self._polls[-1][1] != ends:
             self._polls.append((before, ends))
-        offset = committed_offset(self._checkpoint, self._number)
-        read = {**first, **{f"{topic}/{part}": int(at) for topic, parts in offset.items() for part, at in parts.items()}}
+        self._read = {**first, **self._committed()}
+        passed_over = {part: at for part, at in self._passed_over.items() if at <= ends.get(part, 0)}
+        read = {part: max(at, passed_over.get(part, 0)) for part, at in self._read.items()}
         while self._polls and not _count_beyond(self._polls[0][1], read):
             self._polls.popleft()
         arrived, self._ends = (0.0 if self._ends is None else _count_beyond(ends, self._ends)), ends
         return Look(_count_beyond(ends, read), self._polls[0][0] if self._polls else math.inf, arrived)
 
+    def _committed(self) -> Mapping[str, int]:
+        offset = committed_offset(self._checkpoint, self._number)
+        return {f"{topic}/{part}": int(at) for topic, parts in offset.items() for part, at in parts.items()}
+
+    def begin_run(self) -> None:
+        self._offered = self._ends or {}, self._read
+
+    def end_run(self) -> str:
+        (ends, before), earlier = self._offered, self._passed_over
+        read = {**before, **self._committed()}
+        stuck = {part: at for part, at in read.items() if at == before.get(part) and at < ends.get(part, 0)}
+        self._passed_over = {part: ends[part] for part in stuck}
+        new = sum(max(0, ends[part] - max(at, earlier.get(part, 0))) for part, at in stuck.items())
+        return counted(new, "record") if new else ""
+
     def close(self) -> None:
         with suppress(Exception):
             self._client.close()  # type: ignore[attr-defined]
+
+
+def _listed(text: str) -> list[str]:
+    return [each.strip() for each in text.split(",") if each.strip()]
 
 
 OffsetReader = Callable[[Sequence[str]], tuple[Mapping[str, int], Mapping[str, int]]]
@@ -134,7 +187,7 @@ class KafkaOffsets:
 
         self._kafka = kafka
         self._consumer = kafka.KafkaConsumer(
-            bootstrap_servers=servers.split(","),
+            bootstrap_servers=_listed(servers),
             group_id=None,
             enable_auto_commit=False,
             request_timeout_ms=round(KAFKA_TIMEOUT_S * 1e3),
@@ -185,18 +238,25 @@ class Watched:
         self._amounts: dict[str, float] = {}
 
     def look(self) -> tuple[Waiting, float]:
-        """Return what waits, and the records that came since the look before. Raises OSError if a source is unreadable."""
+        """Return what waits, and the records since the look before. Raises OSError if a source is unreadable."""
         looks = {name: watch.look() for name, watch in self._watches.items()}
         waiting = math.fsum(look.waiting * self._records_per_unit(name) for name, look in looks.items())
         arrived = math.fsum(look.arrived * self._records_per_unit(name) for name, look in looks.items())
         return Waiting(waiting, min((look.oldest for look in looks.values()), default=math.inf)), arrived
 
     def record_run(self, rows: Mapping[str, float], amounts: Mapping[str, float]) -> None:
-        """Learn from a run how many records an amount holds: what it read, by source."""
+        """Learn from a run how many records an amount holds."""
         for name, amount in amounts.items():
             if name in self._watches and amount > 0 and rows.get(name, 0) > 0:
                 self._rows[name] = self._rows.get(name, 0.0) + rows[name]
                 self._amounts[name] = self._amounts.get(name, 0.0) + amount
+
+    def begin_run(self) -> None:
+        for watch in self._watches.values():
+            watch.begin_run()
+
+    def end_run(self) -> str:
+        return " and ".join(filter(None, [watch.end_run() for watch in self._watches.values()]))
 
     def _records_per_unit(self, name: str) -> float:
         if name in self._exact or not self._amounts.get(name):
@@ -205,11 +265,11 @@ class Watched:
 
     @property
     def records_per_unit(self) -> Mapping[str, float]:
-        """Records per unit of amount, by source, as far as measured."""
+        """Measured records per unit of amount, by source."""
         return {name: self._records_per_unit(name) for name in self._amounts}
 
     def restore(self, records_per_unit: Mapping[str, float]) -> None:
-        """Continue with the records per unit that an earlier controller measured."""
+        """Continue with what an earlier controller measured."""
         for name, ratio in records_per_unit.items():
             if name in self._watches and ratio > 0:
                 self._rows[name], self._amounts[name] = ratio, 1.0

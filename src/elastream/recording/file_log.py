@@ -7,6 +7,7 @@ import glob
 import json
 import math
 import os
+import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import NamedTuple
@@ -29,11 +30,11 @@ class InputFile(NamedTuple):
 class FileLog:
     """The log of a file source in `folder` (`sources/N` in a checkpoint).
 
-    place: local file, folder or glob that the source reads; None if unknown or not local. names: glob of names of files.
+    place: local path or glob that the source reads, or None. names: glob of names of files.
     """
 
     def __init__(self, folder: AnyPath, place: str | None = None, names: str = "") -> None:
-        self._folder, self._place, self._names = folder, place, names or "*"
+        self._folder, self._place, self._names = folder, place, alternatives(names or "*")
         self._entries: dict[int, tuple[InputFile, ...]] = {}
         self._paths: set[str] = set()
         self._next = 0
@@ -59,9 +60,12 @@ class FileLog:
             return None
         try:
             paths = (path for path in files_in(self._place) if path not in self._paths)
-            return [InputFile(*_status(path), path) for path in paths if fnmatchcase(os.path.basename(path), self._names)]
+            return [InputFile(*_status(path), path) for path in paths if self._is_named(os.path.basename(path))]
         except OSError:  # a folder is removed while it is listed
             return None
+
+    def _is_named(self, name: str) -> bool:
+        return any(fnmatchcase(name, each) for each in self._names)
 
     def _read(self, number: int) -> tuple[InputFile, ...] | None:
         """Return the files of one entry. Every tenth entry repeats all earlier files, its own last."""
@@ -90,9 +94,18 @@ class FileLog:
         return self._read(later)
 
 
+def alternatives(pattern: str) -> list[str]:
+    """Return Python globs for one of Hadoop, which has `{a,b}` and `[^a]`."""
+    if (braces := re.search(r"\{([^{}]*)\}", pattern)) is None:
+        return [pattern.replace("[^", "[!")]
+    before, after = pattern[: braces.start()], pattern[braces.end() :]
+    return [each for choice in braces[1].split(",") for each in alternatives(before + choice + after)]
+
+
 def files_in(place: str) -> Iterator[str]:
     """Yield the paths that Spark's file source reads at `place` (file, folder or glob), without hidden files."""
-    for root in glob.glob(place) if glob.has_magic(place) else [place]:
+    patterns = alternatives(place)
+    for root in dict.fromkeys(path for each in patterns for path in (glob.glob(each) if glob.has_magic(each) else [each])):
         if os.path.isfile(root):
             yield os.path.abspath(root)
         for folder, folders, names in os.walk(root):

@@ -6,6 +6,7 @@ import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from elastream.core.wording import counted
 from elastream.errors import EnvironmentProblem
 from elastream.recording.lines import Lines, appended, locked
 
@@ -31,6 +32,13 @@ class Request:
     operator: str = ""
     alternate: str = ""
     hourly: float = 0.0
+
+    @property
+    def bounds(self) -> str:
+        """Return the bounds in words, or ""."""
+        least = f"at least {counted(self.min_hosts, 'host')}" if self.min_hosts else ""
+        most = f"at most {counted(self.max_hosts, 'host')}" if self.max_hosts else ""
+        return " and ".join(filter(None, [least, most]))
 
 
 class RequestLog:

@@ -43,6 +43,13 @@ def test_files_are_found_as_spark_finds_them(tmp_path):
     assert list(files_in(str(tmp_path / "day=1" / "part"))) == [str(tmp_path / "day=1" / "part")]
 
 
+def test_braces_of_a_glob_are_alternatives(tmp_path):
+    for name in ("a.json", "b.txt", "c.tmp"):
+        drop(tmp_path / "in", name, 0.0, 1)
+    log = FileLog(tmp_path / "sources" / "0", f"{tmp_path}/{{in,gone}}", "[^c].{json,{txt,tmp}}")
+    assert sorted(file.path for file in log.waiting()) == [f"{tmp_path}/in/a.json", f"{tmp_path}/in/b.txt"]
+
+
 def test_files_that_a_limit_holds_back_are_the_backlog(tmp_path):
     folder, files = tmp_path / "in", held(tmp_path)
     for number in range(4):

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from elastream.core.action import CancelDrain, LeaseHost, MoveTask
+from elastream.control.scaling import hosts_after
+from elastream.core.action import LeaseHost, MoveTask
 from elastream.core.decision import EXPECTED_IN, EXPECTED_RATE, Decision, often_said
 from elastream.core.hosts import HostState, Lease
-from elastream.core.memory import MOVING
 from elastream.core.metrics import Metric
 from elastream.core.scaling import APPROVAL, rule_of
 from elastream.core.wording import UNKNOWN, amount, clock, counted, duration_text, money, percent, quantity, rate_text
@@ -18,6 +18,7 @@ from elastream.dashboard.live import acted, alike, summary_of, worth_showing
 from elastream.errors import ElastreamError
 from elastream.recording.directory import RunDirectory
 from elastream.recording.recorder import Recording, RecordingBuilder
+from elastream.recording.request_log import Request, RequestLog
 from elastream.recording.run_state import RunState, state_with
 from elastream.recording.tail import Tail
 from elastream.report.flow import flow_of_run
@@ -113,13 +114,15 @@ class Feed:
             return None
         types = {kind.name: kind for kind in recording.host_types}
         granted = [each.action for each in recording.decisions[-1].outcomes if each.succeeded]
-        back = {each.host for each in granted if isinstance(each, CancelDrain)}
-        open_ = [each for each in recording.hosts if each.until is None and (each.state not in MOVING or each.host in back)]
-        leases = {each.host: each.type for each in open_}
-        granted_leases = [each for each in granted if isinstance(each, LeaseHost) and each.host not in leases]
-        hosts = [*leases.values(), *(types[each.type] for each in granted_leases if each.type in types)]
-        kinds = [*hosts, *(types[each.type] for each in waiting if each.type in types)]
-        return PendingLeases(len(waiting), len(hosts), 3600 * math.fsum(kind.price_rate for kind in kinds))
+        hosts, every = (hosts_after(recording.hosts, actions, types) for actions in (granted, [*granted, *waiting]))
+        return PendingLeases(len(waiting), len(hosts), 3600 * math.fsum(kind.price_rate for kind in every))
+
+    @property
+    def requests(self) -> Sequence[Request]:
+        """Requests to the present driver."""
+        lock = self.directory.lock
+        since = lock.stat().st_mtime if lock.exists() else 0.0
+        return [each for each in RequestLog(self.directory.requests).newer() if each.time >= since]
 
     @property
     def alternates(self) -> Mapping[str, Sequence[str]]:
@@ -167,7 +170,7 @@ class Feed:
         findings = [(text, share) for text, share in said.items() if share >= OFTEN]
         yield "alarms", rendered("live_alarms.html.j2", alarms=alarms, findings=findings)
         yield "held", rendered("live_held.html.j2", held=self.pending_leases)
-        yield "alternates", rendered("live_alternates.html.j2", alternates=self.alternates if state.live else {})
+        yield "alternates", self._requestable() if state.live else ""
         yield "flow", rendered("live_flow.html.j2", flow=self._flow(recording))
         yield "timeline", rendered("timeline.html.j2", timeline=timeline(recording, begin, ahead))
         if time.monotonic() >= self._hosts[1] or self._hosts[0] != span:
@@ -176,6 +179,12 @@ class Feed:
             self._hosts = span, time.monotonic() + (MANY_PACE_S if len(lanes) > MANY else 0.0), text
         yield "hosts", self._hosts[2]
         yield "decisions", rendered("live_decisions.html.j2", decisions=list(_decisions(recording.decisions)))
+
+    def _requestable(self) -> str:
+        requests = self.requests
+        chosen = {each.operator: each.alternate for each in requests if each.action == "alternate"}
+        bounds = next((each.bounds for each in reversed(requests) if each.action == "bounds"), "")
+        return rendered("live_alternates.html.j2", alternates=self.alternates, chosen=chosen, bounds=bounds)
 
     def _value(self, operator: str, metric: Metric) -> float:
         frame = self._tail.newest["operators"]

@@ -209,7 +209,8 @@ class Page:
             if not isinstance(fields, dict) or not 0 <= run < len(self.feeds):
                 raise InputError("this is not an action of a run on this page")
             if "confirm" in fields:
-                sentence = await asyncio.to_thread(self._confirmed, str(fields["confirm"]))
+                async with self._lock:  # it may read the feed
+                    sentence = await asyncio.to_thread(self._confirmed, str(fields["confirm"]))
                 return JSONResponse({"done": sentence}, headers=HEADERS)
             sentence, act = self._action(self.feeds[run], fields)
         except (ValueError, ElastreamError) as error:
@@ -254,10 +255,9 @@ class Page:
                 allowed = feed.max_hosts
                 if max(least, most) > allowed:
                     raise InputError(f"the run itself allows at most {counted(allowed, 'host')}")
-                bounds = [f"at least {counted(least, 'host')}"] if least else []
-                bounds += [f"at most {counted(most, 'host')}"] if most else []
-                text = " and ".join(bounds) or "the run's own bounds"
-                return f"Let {feed.name} have {text}?", journaled(Wish("bounds", BY, min_hosts=least, max_hosts=most))
+                wish = Wish("bounds", BY, min_hosts=least, max_hosts=most)
+                bounds = wish.bounds or "the run's own bounds"
+                return f"Let {feed.name} have {bounds}?", journaled(wish)
             case "drain":
                 host = str(fields.get("host", ""))
                 if host not in feed.running_hosts:
@@ -280,14 +280,18 @@ class Page:
                     return sentence, journaled(Wish("approve", BY, hourly=held.hourly))
                 if not held.hosts:
                     raise InputError("no host is there yet: set bounds instead")
-                lock = feed.directory.lock  # requests to an earlier driver do not count
-                since = lock.stat().st_mtime if lock.exists() else 0.0
-                earlier = [each.min_hosts for each in requests.newer() if each.action == "bounds" and each.time >= since]
-                least = min([held.hosts, *(earlier[-1:] or [0])])
-                return f"Let {feed.name} have at most {counted(held.hosts, 'host')}?", journaled(
-                    Wish("bounds", BY, min_hosts=least, max_hosts=held.hosts)
-                )
+                sentence = f"Let {feed.name} have no more hosts than it has by then, now {held.hosts}?"
+                return sentence, lambda: journaled(_veto(feed))()
         raise InputError(f"{fields.get('action')!r} is not an action of this page")
+
+
+def _veto(feed: Feed) -> Wish:
+    """Return the request for no more hosts than now."""
+    if (held := feed.pending_leases) is None or not held.hosts:
+        raise InputError("nothing waits for approval any more")
+    earlier = next((each for each in reversed(feed.requests) if each.action == "bounds"), Wish("bounds", BY))
+    most = min(held.hosts, earlier.max_hosts or held.hosts)
+    return Wish("bounds", BY, min_hosts=min(most, earlier.min_hosts), max_hosts=most)
 
 
 def _count(fields: Mapping[str, Any], name: str) -> int:

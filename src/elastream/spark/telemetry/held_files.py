@@ -63,9 +63,9 @@ def held_files(checkpoint: str, number: int, description: str, limit: SourceLimi
     folder, place = local_path(checkpoint), re.fullmatch(r"FileStreamSource\[(.*)\]", description)
     if limit.unit == "all" or folder is None or place is None:
         return None
-    # Spark reads a sink's folder by the sink's log. Hadoop's globs have alternatives, Python's do not.
+    # Spark reads a sink's folder by the sink's log.
     local = local_path(place[1])
-    listed = local is not None and limit.files != "?" and "{" not in limit.files + local
+    listed = local is not None and limit.files != "?"
     if local is not None and os.path.isdir(os.path.join(local, "_spark_metadata")):
         listed = False
     log = FileLog(Path(folder) / "sources" / str(number), local if listed else None, limit.files)
