@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastream.errors import EnvironmentProblem
-from elastream.freshness.controller import LONGEST_RETRY_S, MANY_FAILURES, Controller, FirstRunFailed
+from elastream.freshness.controller import MANY_FAILURES, Controller, FirstRunFailed
 from elastream.freshness.planner import HostBounds
 from elastream.freshness.wakes import RunReporter, SourceSpec, State, controller_lock, entries_of
 from elastream.recording.directory import RunDirectory
@@ -126,7 +126,7 @@ def test_later_failures_are_repeated_ever_more_slowly(tmp_path):
         job.now += 5.0
     waits = [later - earlier for earlier, later in pairwise(starts)]
     assert waits == sorted(waits)
-    assert abs(waits[-1] - LONGEST_RETRY_S) <= 2 * controller.pause
+    assert abs(waits[-1] - 2 * job.freshness) <= 2 * controller.pause
     assert [f"{MANY_FAILURES} runs in a row failed" in each for each in said].count(True) == 1
 
 

@@ -35,8 +35,8 @@ log = logging.getLogger(__name__)
 LOOKS, SHORTEST_LOOK_S, LONGEST_LOOK_S = 60, 0.5, 10.0
 # Start-up of a Spark session without a measurement (seconds).
 SESSION_START_S = 20.0
-# First wait after a second failure in a row; it doubles up to half a freshness, and after MANY_FAILURES further (seconds).
-RETRY_S, MANY_FAILURES, LONGEST_RETRY_S = 5.0, 5, 3600.0
+# First wait after a second failure in a row (seconds). It doubles up to half a freshness, after MANY_FAILURES up to two.
+RETRY_S, MANY_FAILURES = 5.0, 5
 
 
 class RunProcess(Protocol):
@@ -268,8 +268,7 @@ class Controller:
             )
 
     def _failed(self, reason: str) -> None:
-        many = self._failures >= MANY_FAILURES - 1
-        most = max(self._freshness / 2, LONGEST_RETRY_S if many else 0.0)
+        most = self._freshness * (2.0 if self._failures >= MANY_FAILURES - 1 else 0.5)
         wait = min(most, RETRY_S * 2.0 ** min(self._failures - 1, 32)) if self._failures else 0.0
         self._failures += 1
         self._retry_at = self._clock() + wait
@@ -277,10 +276,8 @@ class Controller:
         after = f"in {duration_text(wait)}" if wait else "now"
         self._say(f"run {self._progress.run} failed: {reason}; the next starts {after}")
         if self._failures == MANY_FAILURES:
-            upto = duration_text(LONGEST_RETRY_S)
-            self._say(
-                f"{MANY_FAILURES} runs in a row failed: mend the job and start it again; pauses now grow up to {upto}"
-            )
+            upto = duration_text(2 * self._freshness)
+            self._say(f"{MANY_FAILURES} runs in a row failed: mend the job; pauses now grow up to {upto}")
 
     def _spread(self, records: float, since: float, until: float) -> None:
         steps = max(1, math.ceil((until - since) / self._arrivals.bin))
