@@ -74,7 +74,8 @@ def run_otd_spark(options: ExperimentOptions) -> Findings:
 
 
 def _otd_round(plant: spark.WatchedPlant, number: int, quick: bool) -> Phases:
-    """Measure both forms of OTD, each between even placements: executors get faster while they compile."""
+    """Measure both forms of OTD, each between even placements."""
+    # Executors get faster while they compile.
     forms = [(OTD, Otd(HIGH, LOW, relief=0.0, period=spark.ROUND)), (RELIEF, Otd(HIGH, LOW, period=spark.ROUND))]
     steps: list[tuple[str, Policy, float]] = [(EVEN, Even(), PLACED)]
     for name, policy in forms[:: -1 if number % 2 else 1]:
@@ -181,7 +182,7 @@ def _gains(rounds: Sequence[Phases], ours: str, other: str, figure: str, sign: f
 
 
 def _placed(who: str, rounds: Sequence[Phases]) -> tuple[Check, Check]:
-    """Return checks that moves were accepted, and that the placements measured are the planned ones."""
+    """Return checks of moves and of the placements measured."""
     every = [each for phases in rounds for each in phases.values()]
     refused, source = sum(each.moves.refused for each in every), "the plants take what policies propose"
     return (

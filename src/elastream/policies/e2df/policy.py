@@ -231,7 +231,7 @@ def _short_of_slots(observation: Observation, snapshot: Snapshot, plan: RoundPla
 
 
 def measured_latencies(observation: Observation) -> dict[str, float]:
-    """Return by region the median measured latency (s) to it from the region of most tasks."""
+    """Return by region the median latency (s) measured from the region of most tasks."""
     regions, names = {host: lease.type.region for host, lease in observation.leases.items()}, observation.hosts.ids
     homes = Counter(regions.get(names[row]) for row in observation.tasks.host.tolist() if row >= 0)
     measured: dict[str, list[float]] = defaultdict(list)
@@ -260,20 +260,20 @@ class E2df(Policy):
         scale_in: Fraction of it below which an instance goes (c).
         spare: Slots to keep free in a region (C_r).
         initial: Hosts of the first placement (R_init).
-        low: Utilisation at which a host is drained.
+        low: Utilisation that drains a host.
         infrastructure: True scales hosts too, False only instances. "shared" requests hosts from a pool's arbiter and
             returns empty ones.
         period: Time between rounds of the application level (s).
         infrastructure_period: Time between rounds of the infrastructure level (s).
         tokens: Reconfigurations allowed in `window` seconds; None for no limit.
-        patience: Time to leave a host that should be drained (s).
+        patience: Time to leave a draining host (s).
         prefer: Regions that grow first.
         max_price: Largest price per second in a growing region.
         max_latency: Largest latency of a growing region (s).
         latency: Latency by region (s), where none is measured.
         capacity: Largest number of hosts by region.
         consolidate_below: Mean utilisation at which a region's least used host is left too.
-        seed: Seed for the choice of the instance to remove.
+        seed: For the choice of the instance to remove.
     """
 
     scale_out: float = 0.7

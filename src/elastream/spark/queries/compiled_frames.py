@@ -381,7 +381,7 @@ class Telemetry:
         )
 
     def _committed_of(self, running: RunningSegment, edge: Edge) -> int:
-        """Return the records of a durable edge of files in committed batches."""
+        """Return the committed records of a durable edge."""
         if last := self.last(running.segment.name):
             return last.source(self._numbers[edge]).numbers[1]
         before = self._before[running.segment.name]
