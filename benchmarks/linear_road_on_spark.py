@@ -1,10 +1,11 @@
-"""Linear Road under `ce` on Spark, with a load that quadruples and a host that loses half of its cores. 5 minutes a run."""
+"""Linear Road on Spark, with a load that quadruples and a host that loses half of its cores. 5 minutes a run."""
 
 import argparse
 import math
 import statistics
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -15,15 +16,30 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 import linear_road  # type: ignore[import-not-found]
 
 from elastream.api.run import commanded
+from elastream.core.plant import Policy
+from elastream.documents.registry import POLICY, made
+from elastream.documents.user_code import References
 
 SOURCE = "the project's bar, on Spark"
 QUERIES = 5
+WORTH = dict(zip(("break_even_best", "break_even_worst"), linear_road.WORTH, strict=True))
+AHEAD = {**WORTH, "step": 10.0, "horizon": 40.0, "renew": 20.0}  # seconds; the load's steps last minutes, not hours
+BRED = {**WORTH, "population": 40, "generations": 60, "seconds": 2.0}  # less than half of a round
+POLICIES: Mapping[str, Mapping[str, float]] = {
+    "ce": WORTH, "sh": WORTH, "genetic": BRED, "hybrid": BRED, "plasticc": AHEAD, "caf": AHEAD, "horizon": {},
+}  # fmt: skip
 
 
-def one_run() -> dict[str, float]:
+def policy_of(name: str) -> Policy:
+    policy: Policy = made(POLICY, name, POLICIES[name], References(Path()))
+    return policy
+
+
+def one_run(policy: Policy, batch: float) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="linear-road-") as folder, commanded(runs=Path(folder) / "runs"):
         given = linear_road.Plan.of()
-        _, checked, told = linear_road.carry_out(given, Path(folder) / "results", show=False)
+        results = Path(folder) / "results"
+        _, checked, told = linear_road.carry_out(given, results, show=False, policy=policy, batch=batch)
         waits = {name: each[0] for name, each in checked.responses.items()}
         return {
             **asdict(told),
@@ -35,7 +51,8 @@ def one_run() -> dict[str, float]:
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    runs = in_random_order(["linear road"], arguments.rounds, lambda _: one_run())["linear road"]
+    name, batch = arguments.policy, arguments.batch
+    runs = in_random_order([name], arguments.rounds, lambda _: one_run(policy_of(name), batch))[name]
     report = Report()
     for name in runs[0]:
         values = [run[name] for run in runs]
@@ -53,5 +70,11 @@ def measure(arguments: argparse.Namespace) -> Report:
     return report
 
 
+def more(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--policy", choices=tuple(POLICIES), default="ce")
+    seconds = f"from one batch of a query to the next; default {linear_road.BATCH:g}"
+    parser.add_argument("--batch", type=float, metavar="SECONDS", default=linear_road.BATCH, help=seconds)
+
+
 if __name__ == "__main__":
-    main("linear_road_on_spark", __doc__, measure, rounds=5)
+    main("linear_road_on_spark", __doc__, measure, more, rounds=5)

@@ -515,7 +515,7 @@ def sampled(values: Sequence[float]) -> Mapping[str, float]:
 
 
 SWITCHES = {Consistency.BATCH: 1000, Consistency.WAVE: 200, Consistency.DRAIN: 60}
-UPDATES, QUICK_UPDATES = 200, 10
+UPDATED, UPDATES, QUICK_UPDATES = "updates", 200, 10
 QUICK = {Consistency.BATCH: 30, Consistency.WAVE: 12, Consistency.DRAIN: 8}
 CLUSTER = "local-cluster[2,1,1024]"  # executors, cores of each, megabytes of each
 
@@ -527,13 +527,16 @@ def faults(switches: int, times: int) -> dict[int, str]:
 
 def measure(arguments: argparse.Namespace) -> Report:
     modes = QUICK if arguments.quick else SWITCHES
+    updates = QUICK_UPDATES if arguments.quick else UPDATES
+    trials: dict[str, tuple[Consistency, int]] = {mode: (mode, switches) for mode, switches in modes.items()}
+    trials[UPDATED] = Consistency.BATCH, 2 * updates  # one switch each, too
+    if arguments.part:
+        trials = {arguments.part: trials[arguments.part]}
     with local_session("switching", {"spark.master": CLUSTER, "spark.executor.memory": "1g"}) as (spark, folder):
         report = Report(environment={"master": CLUSTER})
-        trials: dict[str, tuple[Consistency, int]] = {mode: (mode, switches) for mode, switches in modes.items()}
-        trials["updates"] = Consistency.BATCH, 2 * (QUICK_UPDATES if arguments.quick else UPDATES)  # one switch each, too
         for mode, (consistency, switches) in trials.items():
             (folder / mode).mkdir()
-            trial = Trial(spark, folder / mode, consistency, updates=mode == "updates")
+            trial = Trial(spark, folder / mode, consistency, updates=mode == UPDATED)
             few = mode is not Consistency.BATCH or arguments.quick
             trial.run(switches, faults(switches, 1 if few else 3))
             found = trial.check()
@@ -570,4 +573,5 @@ def described(trial: Trial, found: Any) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main("switching", __doc__, measure)
+    parts = (*map(str, SWITCHES), UPDATED)
+    main("switching", __doc__, measure, lambda parser: parser.add_argument("--part", choices=parts))

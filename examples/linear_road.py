@@ -25,6 +25,7 @@ from traffic import BALANCE, BEGINS, EAST, EXIT, MILE, MINUTE, PERIOD, REPORT, T
 from elastream import Alternate, Dataflow, HostType, run
 from elastream.core.action import MoveTask, SetParallelism
 from elastream.core.hosts import Billing
+from elastream.core.plant import Policy
 from elastream.core.wording import clock
 from elastream.dataflow.endpoints import parquet, records
 from elastream.loads import constant, dues
@@ -401,17 +402,17 @@ INSTANT = 10.0
 """Seconds over which the relative throughput is taken."""
 
 
-def carry_out(given: Plan, results: Path, show: bool = True):
-    """Run it on Spark and check what it gave."""
+def carry_out(given: Plan, results: Path, show: bool = True, policy: Policy | None = None, batch: float = BATCH):
+    """Run it on Spark, by default under `ce`, and check what it gave."""
     graph = dataflow(given, results).graph
     cloud = Disturbed(HOST, min_hosts=HOSTS[0], max_hosts=HOSTS[1])
     neighbour = Once(cloud, sum(given.step) / 2, half_of_its_cores)
     result = run(
         graph,
-        policy=Centralised(break_even_best=WORTH[0], break_even_worst=WORTH[1]),
+        policy=policy or Centralised(break_even_best=WORTH[0], break_even_worst=WORTH[1]),
         cloud=cloud,
         target_latency=LIMIT,
-        batch=BATCH,
+        batch=batch,
         period="5s",
         state_partitions=4,
         observers=(neighbour,),

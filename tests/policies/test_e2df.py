@@ -96,6 +96,22 @@ def test_overloaded_instance_gets_a_second_and_the_spare_host_is_replaced() -> N
     assert E2df(spare=1, initial=2).plan(later).actions == (LeaseHost("h4", "small"),)
 
 
+def test_the_measured_distance_between_regions_counts_more_than_the_declared_one() -> None:
+    seen = observed(dict.fromkeys(("h1", "h2", "h3"), 0.5), [("split", "h1", 0.5), ("count", "h2", 0.5)])
+    west = replace(SMALL, name="far", region="west")
+    links = Frame(("h1>h2", "h1>h3", "h2>h1", "h2>h3"), {Metric.NETWORK_LATENCY: [0.001, 0.04, math.nan, 0.06]})
+    seen = replace(
+        seen,
+        context=replace(seen.context, host_types={"small": SMALL, "far": west}),
+        leases={**seen.leases, "h3": replace(seen.leases["h3"], type=west)},
+        links=links,
+    )
+    policy = E2df(latency={"west": 0.001, "local": 0.002})
+    assert {name: facts.latency for name, facts in policy.region_facts(seen).items()} == {"local": 0.001, "west": 0.05}
+    declared = policy.region_facts(replace(seen, links=Frame()))
+    assert {name: facts.latency for name, facts in declared.items()} == {"local": 0.002, "west": 0.001}
+
+
 def test_the_replica_that_goes_is_named() -> None:
     seen = observed({"h1": 0.1, "h2": 0.1}, [("split", "h1", 0.1), ("split", "h2", 0.1)])
     (action,) = E2df(infrastructure=False).plan(seen).actions

@@ -195,7 +195,12 @@ _DURATION = (
     _operator(DATAFLOW, "from the moment from which the record's latency counts to the start of the batch", SOURCE),
     _operator(DATAFLOW, "busy time of a task in the batch", TRANSFORM, Condition.PYTHON),
     _operator(DATAFLOW, "from the end of the Python stage to the commit", KEYED, Condition.PYTHON_BEFORE),
-    _operator(DATAFLOW, "from being written to the durable edge to the commit", FED, Condition.DURABLE_INPUT),
+    _operator(
+        DATAFLOW,
+        "from being written to the durable edge to the commit; of the oldest uncommitted record, to now",
+        FED,
+        Condition.DURABLE_INPUT,
+    ),
     _operator(UNCHAINED, "records that passed in the monitoring period", WORKING),
     _operator(CHAINED, "from being queued to the commit", READING, Condition.QUERY_HEAD),
 )

@@ -2,10 +2,14 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pandas as pd
 import pytest
 
+from elastream.core.action import SetParallelism
+from elastream.core.observation import Observation
 from elastream.spark.dataflow.sinks import KEY_FILE
 from elastream_papers.e2df import on_spark
 
@@ -21,11 +25,19 @@ def three(**both: object) -> list[dict[str, on_spark.SparkScenario]]:
     return [
         {
             "static": replace(STATIC, latency=2.0 + number / 100),
-            "application": replace(STATIC, name="application", replicas=6.0 + number / 100),
+            "application": replace(STATIC, name="application", replicas=4.0 + number / 100),
             "both levels": replace(elastic, **both),
         }
         for number in range(3)
     ]
+
+
+def test_elastic_scenarios_begin_with_one_instance_of_the_source() -> None:
+    policy, graph = on_spark.policy_of("application"), SimpleNamespace(operators=())
+    nothing = cast(Observation, SimpleNamespace(time=0.0, context=SimpleNamespace(graph=graph)))
+    first = policy.plan(nothing)
+    assert first.actions == (SetParallelism("source", 1),)
+    assert policy.plan(nothing, first.memory).actions == ()
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,14 @@ def test_bars_are_held_missed_or_undecided_by_differences_within_blocks() -> Non
     assert {check.verdict for check in bars(windows(blocks=2), 0)[1:]} == {"undecided"}
 
 
+def test_state_must_be_loaded_ahead_where_the_query_waits() -> None:
+    def verdict(*warm: float) -> str:
+        arm, way = experiment.PARTLY.name, experiment.LAZY.name
+        return bars([experiment.MoveWindow(arm, 7, n, way, 0, 0, 0, each, 1) for n, each in enumerate(warm)], 0)[-1].verdict
+
+    assert (verdict(6 / 7, *[1.0] * 9), verdict(0.0, 0.0)) == ("held", "missed")
+
+
 def test_the_page_names_what_is_undecided_and_the_papers_figures() -> None:
     about = {
         "batches": 40, "wrong counts": 0, "hosts": "four processes", "others": 0.25, "batch seconds": {"full load": 0.3},

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastream.errors import InputError
+from elastream.policies.value_cost.greedy import deployed
 from elastream.policies.value_cost.problem import score
 from elastream_papers.search.genes import Genes
 from elastream_papers.search.genetic import Fitness, GeneticSettings, evolved
@@ -64,6 +65,14 @@ def test_it_comes_near_the_proven_optimum():
     found, best = evolved(CHOICE, conditions, GeneticSettings(population=60, patience=60)), optimum(CHOICE, conditions)
     assert found.feasible
     assert found.profit >= 0.97 * best.profit
+
+
+@pytest.mark.parametrize("rate", [4.0, 15.0, 40.0, 80.0])
+def test_it_is_never_below_the_greedy_plan(rate):
+    conditions = at(CHOICE, rate)
+    greedy = score(CHOICE, deployed(CHOICE, conditions), conditions)
+    found = evolved(CHOICE, conditions, GeneticSettings(population=4, generations=1))
+    assert found.profit >= greedy.profit - 1e-9
 
 
 def test_a_plan_in_force_that_is_the_best_stays():

@@ -249,6 +249,16 @@ def test_behind_a_durable_edge_records_queue_from_write_to_commit(tmp_path):
     assert made.rows == 10  # what a second query takes has been taken by the first
 
 
+def test_behind_a_durable_edge_the_duration_is_at_least_the_oldest_records_age(tmp_path):
+    made, checkpoint = behind_an_edge(tmp_path, (2.0, 1.0, 0, 4), written=[(1.0, 4), (4.0, 5), (5.0, 3)])
+    (checkpoint / "offsets" / "1").write_text('v1\n{}\n{"edge": "lines-read", "n": 6}')
+    seen = made.operators(STARTED + 9.0, {}, cores=1.0)
+    assert seen.value("read", Metric.DURATION) == pytest.approx(5.0), "of the batch under way"
+    assert seen.value("read", Metric.DURATION_P50) == pytest.approx(2.0)
+    unread, _ = behind_an_edge(tmp_path / "unread", written=[(1.0, 4)])
+    assert unread.operators(STARTED + 9.0, {}, cores=1.0).value("read", Metric.DURATION) == pytest.approx(8.0)
+
+
 def test_an_edge_that_nothing_was_written_to_is_drained(tmp_path):
     made, _ = behind_an_edge(tmp_path)
     assert made.drained()

@@ -5,7 +5,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from statistics import fmean
@@ -14,10 +14,12 @@ import numpy as np
 
 from elastream.api.run import commanded, run
 from elastream.clouds.local.local import Local
+from elastream.core.action import SetParallelism
 from elastream.core.frames import Floats
 from elastream.core.hosts import Billing, HostType
 from elastream.core.metrics import Metric
-from elastream.core.plant import Policy
+from elastream.core.observation import Observation
+from elastream.core.plant import Plan, Policy
 from elastream.dataflow.builder import Dataflow
 from elastream.dataflow.endpoints import parquet, text_files
 from elastream.errors import ElastreamError
@@ -26,7 +28,7 @@ from elastream.evaluation.experiments import ExperimentOptions
 from elastream.evaluation.findings import Check, Findings
 from elastream.evaluation.page import Table, hosts_plot, load_curve
 from elastream.loads import ramp
-from elastream.policies.e2df.policy import E2df
+from elastream.policies.e2df.policy import E2df, E2dfMemory
 from elastream.policies.static import Static
 from elastream.recording.recorder import Recording
 from elastream.report.plots import Curve, Plot
@@ -39,10 +41,10 @@ CONTAINER = HostType("container", cores=0.3, slots=1, memory=1000.0, billing=Bil
 PEAK = 20_000.0
 RISE = 60.0
 APPLICATION_PERIOD, INFRASTRUCTURE_PERIOD = 5.0, 10.0
-TARGET_LATENCY = 6.0
 LIMIT = 600.0  # seconds before a run is abandoned
 PARTITIONS = 2 * HOSTS  # two per host, so that a host can give some away
-FEWER, SEED = 0.3, 1  # bar: replicas and host time at least 30 % below static; seed of the sentences
+FEWER = {"replicas": 0.5, "hosts": 0.24}  # least part below static (the paper: 0.55 and 0.24)
+SEED = 1  # of the sentences
 
 # (what, paper, here, why)
 SCALE: tuple[tuple[str, str, str, str], ...] = (
@@ -55,7 +57,7 @@ SCALE: tuple[tuple[str, str, str, str], ...] = (
         f"{PEAK * LOWEST / HIGHEST:.0f} to {PEAK:,.0f}",
         "what the hosts carry, at the same ratio",
     ),
-    ("run (s)", "not given", f"{2 * RISE:g}", "nine runs and the start of their hosts within half an hour"),
+    ("run (s)", "not given", f"{2 * RISE:g}", "fifteen runs and the start of their hosts within an hour"),
     ("periods of the two levels (s)", "30 and 60", f"{APPLICATION_PERIOD:g} and {INFRASTRUCTURE_PERIOD:g}", "as the run"),
     (
         "replicas",
@@ -105,10 +107,21 @@ class SparkScenario:
         }
 
 
+class FromOne(E2df):
+    """E2DF that begins with one instance of the source, as the paper does; Spark begins with one a slot."""
+
+    def plan(self, observation: Observation, memory: E2dfMemory | None = None) -> Plan:
+        plan = super().plan(observation, memory)
+        if memory is not None:
+            return plan
+        others = (action for action in plan.actions if not isinstance(action, SetParallelism))
+        return replace(plan, actions=(SetParallelism("source", 1, why="one replica at first"), *others))
+
+
 def policy_of(scenario: str) -> Policy:
     if scenario == "static":
         return Static(HOSTS, {"source": HOSTS})
-    return E2df(
+    return FromOne(
         SCALE_OUT,
         SCALE_IN,
         spare=FIRST_HOSTS,
@@ -139,7 +152,6 @@ def run_scenario(name: str, rise: float = RISE) -> SparkScenario:
                 word_count(folder, rise),
                 policy=policy_of(name),
                 cloud=Local(CONTAINER, max_hosts=HOSTS, min_hosts=first),
-                target_latency=TARGET_LATENCY,
                 state_partitions=PARTITIONS,
                 period=APPLICATION_PERIOD / 2,
                 show=False,
@@ -214,7 +226,8 @@ def bars(rounds: Sequence[Scenarios]) -> tuple[Check, ...]:
         ("both levels: host time below static", "both levels", "hosts"),
     ):
         saved = [1 - each for each in over_static(rounds, name, figure)]
-        checks.append(mean_at_least(what, saved, FEWER, "our bar, on Spark"))
+        paper = "paper, section 5: 55 %" if figure == "replicas" else "paper, section 5: 24 %"
+        checks.append(mean_at_least(what, saved, FEWER[figure], f"our bar, on Spark; {paper}"))
     for name in SCENARIOS[1:]:
         slower = over_static(rounds, name, "latency")
         paper = "our bar, on Spark; paper, section 5: 19.3 ms against 11.4 ms"
@@ -241,7 +254,7 @@ def _mean_cpu(recording: Recording) -> Floats:
     return mean
 
 
-ROUNDS = 3  # each round in another order, against drift of the machine
+ROUNDS = 5  # each round in another order, against drift of the machine
 QUICK_RISE = 30.0  # seconds of rising load with `quick`: a functional check
 
 

@@ -58,9 +58,8 @@ class Rig:
         self._size = hosts
         self._folder, self._rows, self._vocabulary, self._interval = folder, rows, vocabulary, interval
         self._confined: set[str] = set()
-        self._cluster = LocalCluster(Local(WORKER, max_hosts=2 * self._size, min_hosts=self._size), folder / "cluster")
+        self._cluster = LocalCluster(Local(WORKER, max_hosts=self._size, min_hosts=self._size), folder / "cluster")
         self._names: dict[str, str] = {}
-        self._leased = 0
         self._spark: SparkSession | None = None
         self._follower: Follower | None = None
         self._traffic: _Traffic | None = None
@@ -95,8 +94,9 @@ class Rig:
     def begin(self, warm: float) -> None:
         """Start everything, spread the tasks evenly, and run for `warm` seconds."""
         self._master = self._cluster.start()
-        for _ in range(self._size):
-            self._lease()
+        for number in range(1, self._size + 1):
+            self._cluster.spawn(name := f"h{number}")
+            self._names[self._cluster.address(name)] = name
         self.plan = AllocationStore(self._folder / "allocation.jsonl")
         self._connect()
         hosts = self.hosts
@@ -151,18 +151,6 @@ class Rig:
         """Return the MB of state in memory."""
         progress = self.follower.query.lastProgress
         return sum(each["memoryUsedBytes"] for each in progress["stateOperators"]) / 1e6 if progress else math.nan
-
-    def kill(self, address: str) -> None:
-        """Kill a host with its processes, and lease another."""
-        self.follower.leaving.add(address)
-        self._cluster.kill(self._names.pop(address))
-        self._lease()
-
-    def decommission(self, address: str) -> None:
-        """Decommission a host after its running tasks, and lease another."""
-        self.follower.leaving.add(address)
-        self._cluster.decommission(self._names.pop(address))
-        self._lease()
 
     def settle(self) -> None:
         """Wait until all tasks and executors are in place, and for one more batch."""
@@ -247,12 +235,6 @@ class Rig:
             .trigger(processingTime=f"{1000 * self._interval:.0f} milliseconds")
             .start()
         )
-
-    def _lease(self) -> None:
-        self._leased += 1
-        name = f"h{self._leased}"
-        self._cluster.spawn(name)
-        self._names[self._cluster.address(name)] = name
 
     def _words(self, records: DataFrame) -> DataFrame:
         words = (self._word(F.col("value") * SENTENCE + k) for k in range(SENTENCE))

@@ -66,7 +66,7 @@ LIMITS: Mapping[Scheme, MigrationLimits] = {
 class Follower:
     """A query that follows a plan under a scheme; the plan names hosts by address. Close it.
 
-    The caller sets `leaving`, addresses that accept no more tasks. `failure` is the error that ended the thread.
+    `failure` is the error that ended the thread.
     """
 
     def __init__(
@@ -95,7 +95,6 @@ class Follower:
         self.query = start()
         self.restarts = 0
         self.failure: BaseException | None = None
-        self.leaving: set[str] = set()
         self.placing = Placing({operator: self._states()}, time.time, plan, limits=LIMITS[scheme])
         self.acted = plan.latest.version
         self._put(plan.latest.hosts)
@@ -114,7 +113,7 @@ class Follower:
         self.query.stop()
 
     def target(self, address: str) -> Location | None:
-        """Return the executor of a host; None if it has none, or is in `leaving`."""
+        """Return the executor of a host; None if it has none."""
         return self._locations().get(address)
 
     # -- the thread ----------------------------------------------------------------------------------------------------
@@ -147,7 +146,7 @@ class Follower:
 
     def _locations(self) -> dict[str, Location]:
         executors = self._executors.by_address().items()
-        return {address: Location(address, each.id) for address, each in executors if address not in self.leaving}
+        return {address: Location(address, each.id) for address, each in executors}
 
     def _enact(self) -> None:
         hosts = self.plan.latest.hosts

@@ -9,7 +9,7 @@ import math
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -20,11 +20,13 @@ from pyspark.sql import functions as F
 
 from elastream.clouds.local.local import Local
 from elastream.clouds.local.network import Link
+from elastream.core.action import MoveTask
 from elastream.core.frames import Floats, Frame
 from elastream.core.hosts import HostType
 from elastream.core.metrics import Metric
 from elastream.core.observation import Observation
-from elastream.core.plant import Plan, Policy
+from elastream.core.plant import Policy
+from elastream.core.task_id import TaskId
 from elastream.errors import ElastreamError
 from elastream.policies.elastic_allocator.policy import deviation
 from elastream.recording.directory import RunDirectory
@@ -38,7 +40,6 @@ HOST = HostType("small host", cores=0.35, slots=1, memory=1000.0)  # two cores c
 HOSTS, PARTITIONS = 3, 6
 FAVOURITE = 0.9  # fraction of a partition's output to its preferred partner; the rest is even
 GROUPS = 128  # keys of the second stage per partition: pre-aggregation sends one record a key
-SEED = 1
 ROUND = 5.0  # seconds from a landed move to the next question, as in the paper
 INTERVAL = 0.1  # least seconds between batch starts: below any batch's duration
 LANDING, WARMING = 40.0, 60.0  # seconds for moves to land, and for a new query's first batches
@@ -53,7 +54,7 @@ class SteadyQuery:
 
     partner: work of a second stage, or nothing. rows: a batch. steps: mean work per record in the first stage (terms of
     a harmonic number). skew: their Zipf exponent by partition. payload, sent: bytes per record to the first and the second
-    stage.
+    stage. seed: of weights and partners.
     """
 
     name: str
@@ -63,19 +64,21 @@ class SteadyQuery:
     skew: float = 0.0
     payload: int = 0
     sent: int = 0
+    seed: int = 1
 
     def weights(self) -> list[int]:
         """Return steps per record, by partition."""
         share = np.arange(1, PARTITIONS + 1) ** -self.skew
-        share = np.random.default_rng(SEED).permutation(share / share.mean())
+        share = np.random.default_rng(self.seed).permutation(share / share.mean())
         return [round(self.steps * each) for each in share]
 
 
 class Moves(NamedTuple):
-    """Landed and refused moves of state partitions."""
+    """Landed and refused moves of state partitions. planned: each task's host in the end."""
 
     landed: int
     refused: int
+    planned: Mapping[TaskId, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,7 @@ class PlacementFigures:
 
     cpu, link: used part by host. sent: shuffle bytes/s from host (row) to host (column). within, crossing: bytes/s
     between stateful tasks on one host and on two; NaN without traffic. rate: records/s. batch: median seconds. moves: to
-    reach this placement.
+    reach this placement. in_place: mean share of tasks on their planned hosts.
     """
 
     cpu: tuple[float, ...]
@@ -95,6 +98,7 @@ class PlacementFigures:
     rate: float
     batch: float
     moves: Moves
+    in_place: float
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -107,6 +111,7 @@ class PlacementFigures:
             "batch (s)": self.batch,
             "state partitions moved": float(self.moves.landed),
             "moves refused": float(self.moves.refused),
+            "tasks where planned": self.in_place,
         }
         if self.within + self.crossing > 0:
             found["between hosts, of what tasks with state send each other"] = self.crossing / (self.within + self.crossing)
@@ -130,7 +135,7 @@ def frame_of(spark: SparkSession, query: SteadyQuery) -> DataFrame:
     # Keys by the partition that Spark puts them in: with them, records choose which partition of the next stage they go to.
     keys = spark.range(8 * PARTITIONS * GROUPS).select("id", F.expr(f"pmod(hash(id), {PARTITIONS})").alias("p")).collect()
     table = [[row.id for row in keys if row.p == partition][:GROUPS] for partition in range(PARTITIONS)]
-    partner = np.random.default_rng(SEED).permutation(PARTITIONS)
+    partner = np.random.default_rng(query.seed).permutation(PARTITIONS)
     stray = F.col("value") % 1000 >= 1000 * FAVOURITE
     goal = F.when(stray, F.expr(f"pmod(hash(value, 7), {PARTITIONS})")).otherwise(
         F.element_at(F.array(*(F.lit(int(each)) for each in partner)), F.col("p") + 1)
@@ -156,10 +161,10 @@ def begin(spark: SparkSession, queries: Sequence[SteadyQuery], directory: RunDir
 
 
 @contextlib.contextmanager
-def cluster(queries: Sequence[SteadyQuery], link: Link = LINK) -> Iterator[WatchedPlant]:
-    """Yield a cluster with these queries, with host links if the machine can limit them."""
+def cluster(queries: Sequence[SteadyQuery], link: Link = LINK, slots: int = HOST.slots) -> Iterator[WatchedPlant]:
+    """Yield a cluster with these queries, with host links if the machine can limit them. slots: of a host."""
     assert link.bits_per_second is not None
-    kind = replace(HOST, bandwidth=link.bits_per_second / 8)
+    kind = replace(HOST, bandwidth=link.bits_per_second / 8, slots=slots)
     with tempfile.TemporaryDirectory(prefix="experiment-") as name:
         directory = RunDirectory.create(Path(name) / "runs", "placement")
         plant = start_beside(
@@ -192,25 +197,36 @@ def _bandwidth(plant: WatchedPlant) -> float:
     return kind.bandwidth
 
 
-def settle(plant: WatchedPlant, policy: Policy, seconds: float) -> Moves:
-    """Let `policy` move tasks for `seconds`, asking again ROUND after each landing.
+def settle(
+    plant: WatchedPlant,
+    policy: Policy,
+    seconds: float,
+    observe: Callable[[WatchedPlant], Observation] | None = None,
+) -> Moves:
+    """Let `policy` move tasks for `seconds`, asking again ROUND after each landing, until two measured rounds are quiet.
 
     Raises ElastreamError if a query fails or no task appears within WARMING.
     """
     _await_measured(plant)
     before, until, quiet, refused = len(plant.placing.landed), time.monotonic() + seconds, 0, 0
-    memory = None
+    planned, memory = plant.reconciler.placements(), None
     while time.monotonic() < until and quiet < 2:
-        seen = _over_a_round(plant)
-        plan = policy.plan(seen, memory) if _measured(seen) else Plan(memory=memory)
+        seen = (observe or _over_a_round)(plant)
+        if not _measured(seen):
+            continue
+        plan = policy.plan(seen, memory)
         memory = plan.memory
-        refused += sum(not plant.apply(action).succeeded for action in plan.actions)
+        for action in plan.actions:
+            if not plant.apply(action).succeeded:
+                refused += 1
+            elif isinstance(action, MoveTask):
+                planned[action.task] = action.host
         quiet = 0 if plan.actions else quiet + 1
         landing = time.monotonic() + LANDING
         while plant.placing.targets() and time.monotonic() < landing:
             _looked(plant)
             time.sleep(0.5)
-    return Moves(len(plant.placing.landed) - before, refused)
+    return Moves(len(plant.placing.landed) - before, refused, planned)
 
 
 def operators_of(plant: WatchedPlant, name: str) -> tuple[str, ...]:
@@ -250,8 +266,11 @@ def phase(plant: WatchedPlant, moves: Moves, seconds: float) -> PlacementFigures
     began, clock, before = time.time(), time.monotonic(), _cpu(plant, hosts)
     seen: list[Observation] = []
     sent: list[Floats] = []
+    in_place: list[float] = []
     while time.monotonic() < clock + seconds:
         seen.append(_looked(plant))
+        locations = plant.reconciler.locations()
+        in_place.append(statistics.fmean(locations.get(task) == host for task, host in moves.planned.items()))
         assert plant.instruments.traffic is not None
         sent.append(plant.instruments.traffic.between(plant.hosts.host_of(), hosts))
         time.sleep(1.0)
@@ -272,6 +291,7 @@ def phase(plant: WatchedPlant, moves: Moves, seconds: float) -> PlacementFigures
         sum(batch.rows for batch in batches) / passed,
         statistics.median([batch.seconds for batch in batches]) if batches else float("nan"),
         moves,
+        statistics.fmean(in_place),
     )
 
 

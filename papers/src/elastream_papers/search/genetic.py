@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from elastream.core.frames import Floats, Integers
 from elastream.errors import InputError
+from elastream.policies.value_cost.greedy import deployed
 from elastream.policies.value_cost.problem import (
     Conditions,
     Deployment,
@@ -114,6 +115,8 @@ def evolved(
     chance = np.random.default_rng(settings.seed)
     start = genes.encoded(current) if adapting and current is not None else None
     fitness = Fitness(problem, conditions, genes, least, start)
+    first = _first(genes, start, settings.population, chance)
+    first[0] = genes.encoded(deployed(problem, conditions, current))  # CE's plan: so none worse is found
 
     def next_generation(offspring: Integers, _: Any) -> Integers:
         genes.mutate(offspring, chance)
@@ -126,7 +129,7 @@ def evolved(
     search = pygad.GA(
         num_generations=settings.generations,
         num_parents_mating=settings.population,
-        initial_population=_first(genes, start, settings.population, chance),
+        initial_population=first,
         gene_type=int,
         fitness_func=lambda ga, plan, index: 0.0,
         parent_selection_type="rank",

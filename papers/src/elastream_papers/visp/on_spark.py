@@ -41,10 +41,10 @@ UNIT, PAPERS_UNIT = 60.0, 600.0  # seconds of a billing time unit here and of th
 MONITORING, PROVISIONING = 1.5, 6.0
 QUEUE, SECOND_QUEUE = 5.0, 25.0  # items that call for one instance, and two (the paper: 50 and 250): an eighth of its rate
 STEP, QUICK_STEP = 24.0, 16.0  # seconds of a load step (the paper: 240)
-PAIRS = 3
+PAIRS, REPEATS = 5, 3  # and the load's repetitions: ten runs take an hour
 PAPERS_ITEMS = 1.7e6  # items by Table 3's penalties (`paper.implied_items`)
 POLICIES: Mapping[str, Policy] = {
-    "btu": Btu(scaling_threshold=QUEUE, period=MONITORING, scaling=PROVISIONING, partial_release=True),
+    "btu": Btu(scaling_threshold=QUEUE, period=MONITORING, scaling=PROVISIONING),
     "threshold": QueueThreshold(upper=QUEUE, second_upper=SECOND_QUEUE),
 }
 PERIODS: Mapping[str, float] = {"btu": MONITORING, "threshold": PROVISIONING}
@@ -108,8 +108,8 @@ class VispSparkRun:
 
 
 def machines(quick: bool) -> Pattern:
-    """Return the stepwise pattern, twice; once if `quick`."""
-    return steps(2, 5, 8, 5, every=QUICK_STEP if quick else STEP).repeated(1 if quick else 2)
+    """Return the stepwise pattern, repeated; once if `quick`."""
+    return steps(2, 5, 8, 5, every=QUICK_STEP if quick else STEP).repeated(1 if quick else REPEATS)
 
 
 def run_pair(quick: bool, swapped: bool) -> Iterator[VispSparkRun]:
@@ -253,13 +253,14 @@ SCALE: tuple[tuple[str, str, str, str], ...] = (
     ("a step of the load (s)", "240", f"{STEP:g}", "as the unit"),
     ("monitoring and provisioning (s)", "15 and 60", f"{MONITORING:g} and {PROVISIONING:g}", "as the unit"),
     ("a machine's emissions (s apart)", "0.48", "4", "two cores read two displays a second by OCR, not seventeen"),
-    ("cores of a host", "4", "0.5", "as the rate; two hosts are always there, at most four"),
+    ("cores of a host", "4", "0.33", "one to six hosts; eight on two cores would start for half of a unit"),
+    ("load (s)", f"{RUN_SECONDS:g}", f"{4 * STEP * REPEATS:g}", "ten runs take an hour"),
     ("waiting items that call for one instance, two", "50, 250", f"{QUEUE:g}, {SECOND_QUEUE:g}", "an eighth of the rate"),
     ("start of a host (s)", "30 to 60", "as it comes", "a real process starts; it is a larger part of a unit than there"),
     (
         "service levels",
         "Table 2",
-        "five times Table 2",
+        "twice Table 2",
         "in micro-batches an item waits for the next one and passes with it",
     ),
     (

@@ -1,7 +1,8 @@
 """E2DF as a policy for one application: the four managers in one process, against a plant."""
 
 import math
-from collections import Counter
+import statistics
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
@@ -12,7 +13,7 @@ from elastream.core.action import Action, CancelDrain, DrainHost, LeaseHost, Mov
 from elastream.core.decision import Proposal
 from elastream.core.hosts import HostState, HostType
 from elastream.core.metrics import Metric, Needs, Rows
-from elastream.core.observation import Context, Observation
+from elastream.core.observation import Observation
 from elastream.core.plant import Plan, Policy
 from elastream.core.task_id import TaskId
 from elastream.core.wording import counted
@@ -229,6 +230,19 @@ def _short_of_slots(observation: Observation, snapshot: Snapshot, plan: RoundPla
     return operators
 
 
+def measured_latencies(observation: Observation) -> dict[str, float]:
+    """Return by region the median latency (s) measured from the region of most tasks."""
+    regions, names = {host: lease.type.region for host, lease in observation.leases.items()}, observation.hosts.ids
+    homes = Counter(regions.get(names[row]) for row in observation.tasks.host.tolist() if row >= 0)
+    measured: dict[str, list[float]] = defaultdict(list)
+    links, home = observation.links, max(homes, key=homes.__getitem__, default=None)
+    for link, seconds in zip(links.ids, links.column(Metric.NETWORK_LATENCY).tolist(), strict=True):
+        source, target = (regions.get(host) for host in link.split(">"))
+        if target is not None and source == home and not math.isnan(seconds):
+            measured[target].append(seconds)
+    return {region: statistics.median(each) for region, each in measured.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class E2dfMemory:
     state: Hierarchy | None = None
@@ -246,20 +260,20 @@ class E2df(Policy):
         scale_in: Fraction of it below which an instance goes (c).
         spare: Slots to keep free in a region (C_r).
         initial: Hosts of the first placement (R_init).
-        low: Utilisation at which a host is drained.
+        low: Utilisation that drains a host.
         infrastructure: True scales hosts too, False only instances. "shared" requests hosts from a pool's arbiter and
             returns empty ones.
         period: Time between rounds of the application level (s).
         infrastructure_period: Time between rounds of the infrastructure level (s).
         tokens: Reconfigurations allowed in `window` seconds; None for no limit.
-        patience: Time to leave a host that should be drained (s).
+        patience: Time to leave a draining host (s).
         prefer: Regions that grow first.
         max_price: Largest price per second in a growing region.
         max_latency: Largest latency of a growing region (s).
-        latency: Latency by region (s).
+        latency: Latency by region (s), where none is measured.
         capacity: Largest number of hosts by region.
         consolidate_below: Mean utilisation at which a region's least used host is left too.
-        seed: Seed for the choice of the instance to remove.
+        seed: For the choice of the instance to remove.
     """
 
     scale_out: float = 0.7
@@ -318,7 +332,7 @@ class E2df(Policy):
                 self.patience,
                 by_spare=True,
                 prefer=self.prefer,
-                regions=self._region_facts(context),
+                regions=self.region_facts(observation),
                 max_price=math.inf if self.max_price is None else self.max_price,
                 max_latency=math.inf if self.max_latency is None else self.max_latency,
                 max_hosts=context.max_hosts - ending,
@@ -327,10 +341,11 @@ class E2df(Policy):
             ),
         )
 
-    def _region_facts(self, context: Context) -> dict[str, RegionFacts]:
+    def region_facts(self, observation: Observation) -> dict[str, RegionFacts]:
+        latency = {**self.latency, **measured_latencies(observation)}
         return {
-            region: RegionFacts(kind.price_rate, self.latency.get(region, 0.0), self.capacity.get(region, math.inf))
-            for region, kind in smallest(context.host_types.values()).items()
+            region: RegionFacts(kind.price_rate, latency.get(region, 0.0), self.capacity.get(region, math.inf))
+            for region, kind in smallest(observation.context.host_types.values()).items()
         }
 
     def _round(self, observation: Observation, memory: E2dfMemory, hosts_too: bool) -> Plan:

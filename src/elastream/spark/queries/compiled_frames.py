@@ -376,14 +376,16 @@ class Telemetry:
 
     def drained(self) -> bool:
         """Return True if committed batches have read all records of durable edges of files."""
-        for each in self._running:
-            last = self.last(each.segment.name)
-            before = {offset["edge"]: int(offset["n"]) for offset in self._before[each.segment.name] if "edge" in offset}
-            for edge in each.edges:
-                read = last.source(self._numbers[edge]).numbers[1] if last else before.get(edge_name(edge), 0)
-                if self.queues[edge].refresh() > read:
-                    return False
-        return True
+        return not any(
+            self.queues[edge].refresh() > self._committed_of(each, edge) for each in self._running for edge in each.edges
+        )
+
+    def _committed_of(self, running: RunningSegment, edge: Edge) -> int:
+        """Return the committed records of a durable edge."""
+        if last := self.last(running.segment.name):
+            return last.source(self._numbers[edge]).numbers[1]
+        before = self._before[running.segment.name]
+        return next((int(offset["n"]) for offset in before if offset.get("edge") == edge_name(edge)), 0)
 
     def operators(
         self,
@@ -573,11 +575,14 @@ class Telemetry:
             batches = window.get(each.segment.name, ())
             spent: dict[str, list[tuple[float, float]]] = defaultdict(list)
             queued: dict[str, float] = defaultdict(float)
+            oldest: dict[str, float] = {}
             arriving: dict[str, float] = defaultdict(float)
             for edge in each.edges:
                 log, number = self.queues[edge], self._numbers[edge]
                 queued[edge.target] += self._queue(each, edge)
                 arriving[edge.target] += (log.total - log.by(now - WINDOW)) / WINDOW
+                age = max(now - log.written(self._committed_of(each, edge)), 0.0)  # in this order, NaN stays NaN
+                oldest[edge.target] = np.fmax(oldest.get(edge.target, NAN), age)
                 for batch in batches:
                     written = log.files_between(*batch.source(number).numbers)
                     spent[edge.target] += [(batch.end - at, float(rows)) for _, at, rows in written]
@@ -586,6 +591,9 @@ class Telemetry:
             for target, waiting in queued.items():
                 columns[Metric.BACKLOG][target], columns[Metric.ARRIVAL_RATE][target] = waiting, arriving[target]
                 describe_durations(columns, target, spent[target])
+                # A backlog is late before a batch has committed it.
+                for metric in (Metric.DURATION, Metric.DURATION_P99):
+                    columns[metric][target] = float(np.fmax(columns[metric].get(target, NAN), oldest[target]))
 
     def _queue(self, running: RunningSegment, edge: Edge) -> float:
         offsets = [offset["n"] for offset in self._planned(running) if offset.get("edge") == edge_name(edge)]
