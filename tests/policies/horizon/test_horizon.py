@@ -149,7 +149,8 @@ def test_unexplained_lateness_is_forgiven_by_time_however_rare_replays_are():
 def test_surplus_of_a_fixed_fleet_goes_when_its_hour_ends_though_noise_peaks():
     noise = 2900 * np.exp(np.random.default_rng(11).normal(0.0, 0.3, 480))
     noise[90:102] *= 3.0
-    done = run(list(noise), every=10.0, period=15.0, types=(replace(SMALL, start=60.0, billing=Billing(3600.0)),))
+    hourly = replace(SMALL, start=60.0, billing=Billing(3600.0))
+    done = run(list(noise), every=10.0, period=15.0, types=(hourly,), policy=Horizon(in_time=0.9))
     hosts = done.result.series[:, [0, 2]]
     assert hosts[hosts[:, 0] < 3500.0, 1].max() >= 12, "for the backlog of the jump"
     assert hosts[-1, 1] <= 8
@@ -174,9 +175,21 @@ def test_fixed_fleet_needs_no_margin_once_a_replay_counts_late_records_that_did_
     fleets = []
     choice = replace(memory.choice, explained=explained)
     monkeypatch.setattr(policy, "replay", lambda _, fleet, *__: fleets.append(fleet.spare) or choice)
-    due = replace(memory, spare=before, late=(late * 1000.0, 1000.0), next_replay=0.0)
+    fixed = replace(memory.choice, setting=replace(memory.choice.setting, fixed=True))
+    due = replace(memory, choice=fixed, spare=before, late=(late * 1000.0, 1000.0), next_replay=0.0)
     assert Horizon().plan(replace(seen, time=1200.0), due).memory.spare == spare
     assert fleets == [before, spare]
+
+
+@pytest.mark.parametrize(("counted", "forgives"), [(600.0, False), (1e6, True)])
+def test_no_jump_is_forgiven_while_a_day_has_missed_its_target(monkeypatch, counted, forgives):
+    memory, seen, calls = None, observe([host("h1")], 20.0), []
+    for time in range(1000, 1200):
+        memory = Horizon().plan(replace(seen, time=float(time)), memory).memory
+    monkeypatch.setattr(policy, "replay", lambda *about: calls.append(about[-1]) or memory.choice)
+    due = replace(memory, earlier=(50.0, 1000.0), late=(0.0, 1000.0), counted=counted, next_replay=0.0)
+    Horizon().plan(replace(seen, time=1200.0), due)
+    assert calls == [forgives]
 
 
 def test_a_small_host_takes_the_place_of_a_large_one_for_a_small_load():

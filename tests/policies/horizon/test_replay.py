@@ -123,6 +123,15 @@ def test_free_hosts_are_chosen_by_the_fewest_leases():
     assert chosen(np.full(200, 450.0), fleet=free).late == 0.0
 
 
+def test_a_jump_that_came_once_costs_nothing_until_the_run_has_missed_its_target():
+    rates = np.full(400, 300.0)
+    rates[200:240] = 1500.0
+    seen = outlooks(rates)
+    once = replay(seen, FLEET, 0.01, FIRST)
+    strict = replay(seen, FLEET, 0.01, FIRST, forgives=False)
+    assert once.hosts < 6.0 < strict.hosts
+
+
 def test_a_young_past_says_nothing_about_plans_for_its_worst_jump():
     alike = outlooks(np.full(60, 90.0))
     assert replay(alike, FLEET, 0.01, FIRST).setting.row == 2

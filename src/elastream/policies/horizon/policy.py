@@ -65,6 +65,8 @@ EXCHANGE, AGAIN, MOST_FAILURES = 2.0, 20.0, 10
 TOLERANCE = 0.02
 # Least part of a busy round's work that grows with its records. Noise and code that is compiled meanwhile hide it.
 PROPORTIONAL = 0.5
+# Seconds for which late records exclude that one more jump is forgiven.
+DAY_S = 86_400.0
 # Shares of late records, in a replay and in the run, that differ by more show a wrong margin.
 UNLIKE = 0.005
 # Part of a lease's paid time in which the records that waited for the first hosts are served. Later hosts would idle.
@@ -97,6 +99,7 @@ class Memory:
     Attributes:
         needs: Highest needed capacity of each bin (records/s) without a backlog.
         late: (late records, records) since the last replay.
+        earlier: The same of about the last day before it.
         allowance: Share of records that may be late in a replay.
         counted: Seconds of `late`.
         next_replay: Time of the next replay (seconds of the run).
@@ -116,6 +119,7 @@ class Memory:
     outlooks: tuple[Outlook, ...] = ()
     needs: tuple[float, ...] = ()
     late: tuple[float, float] = (0.0, 0.0)
+    earlier: tuple[float, float] = (0.0, 0.0)
     counted: float = 0.0
     next_replay: float = 0.0
     work: float = math.nan
@@ -383,24 +387,29 @@ class _Foreseeing(SizingRound):
     def _replayed(self, policy: Horizon) -> Memory:
         memory, context, time = self.memory, self.observation.context, self.observation.time
         late, records = memory.late
-        missed = late / records if records > 0 else 0.0
+        missed, tolerated = late / records if records > 0 else 0.0, 1 - policy.in_time
+        kept = math.exp(-memory.counted / DAY_S)
+        earlier = kept * memory.earlier[0] + late, kept * memory.earlier[1] + records
         least, most = max(1, context.min_hosts), context.max_hosts
         fleet = Fleet(self.host_type, self._each, self.grid, least, most, memory.spare)
-        past = (memory.choice, memory.counted, not memory.past.is_short(2 * self.grid.steps))
-        choice = replay(memory.outlooks, fleet, memory.allowance, *past)
+        jumps = not memory.past.is_short(2 * self.grid.steps)
+        forgives = earlier[0] <= tolerated * earlier[1]  # as long as the target is met
+        choice = replay(memory.outlooks, fleet, memory.allowance, memory.choice, memory.counted, jumps, forgives)
         # Plans keep a margin. A replay in which more records are late than in the run shows that a fixed fleet needs none.
-        spare = MARGIN if choice.explained > missed + UNLIKE else 1.0 if missed > choice.explained + UNLIKE else fleet.spare
+        spare = fleet.spare
+        if abs(choice.explained - missed) > UNLIKE:
+            spare = MARGIN if memory.choice.setting.fixed and choice.explained > missed else 1.0
         if spare != fleet.spare:
             memory, fleet = replace(memory, spare=spare), replace(fleet, spare=spare)
-            choice = replay(memory.outlooks, fleet, memory.allowance, *past)
+            choice = replay(memory.outlooks, fleet, memory.allowance, memory.choice, memory.counted, jumps, forgives)
         # Adaptive conformal inference: misses that this replay does not explain lower the allowance of the next one.
-        tolerated, unexplained = 1 - policy.in_time, max(0.0, missed - choice.explained)
+        unexplained = max(0.0, missed - choice.explained)
         spared = tolerated - unexplained
         steps = max(1.0, memory.counted / REPLAY_EVERY_S) if spared > 0 else 1.0  # replays become rarer
         allowance = min(max(memory.allowance + STEP * steps * spared, LEAST_ALLOWANCE), tolerated)
         pause = max(REPLAY_EVERY_S, REPLAY_GROWTH * (time - self.history.since))
         following = time + min(pause, REPLAY_OVERLAP * REPLAYED * self.grid.seconds)
-        begun = replace(memory, late=(0.0, 0.0), counted=0.0)
+        begun = replace(memory, late=(0.0, 0.0), earlier=earlier, counted=0.0)
         return replace(begun, choice=choice, allowance=allowance, next_replay=following)
 
     @once

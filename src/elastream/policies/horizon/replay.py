@@ -120,6 +120,7 @@ def replay(
     before: Choice,
     since: float = 0.0,
     jumps: bool = True,
+    forgives: bool = True,
 ) -> Choice:
     """Return the cheapest setting for the past.
 
@@ -127,6 +128,7 @@ def replay(
         allowance: Share of records that may be late. Below 0 none may, and the load grows by `STRESS` times the amount.
         since: Seconds since the last replay.
         jumps: False if the past is young: its outlooks say nothing about its worst jump.
+        forgives: True if late records of a jump that came once do not count.
     """
     fleet = replace(fleet, each=fleet.each / (1 + STRESS * max(0.0, -allowance)))
     outlooks = outlooks[-REPLAYED:]
@@ -136,7 +138,7 @@ def replay(
     if 0 < (first := rates.size - round(since / fleet.grid.seconds)) < rates.size:
         late = runs.late[first:, settings.index(before.setting)]
         explained = float(late.sum()) / (float(rates[first:].sum()) * fleet.grid.seconds + 1e-9)
-    return replace(_cheapest(settings, runs, rates, fleet, allowance), explained=explained)
+    return replace(_cheapest(settings, runs, rates, fleet, allowance, forgives), explained=explained)
 
 
 def _runs(outlooks: Sequence[Outlook], rates: Floats, settings: Sequence[Setting], fleet: Fleet) -> _Runs:
@@ -287,9 +289,12 @@ def _recurring(late: Floats, steps: int) -> Floats:
     return np.concatenate([late[:first], np.zeros((length, late.shape[1])), late[first + length :]])
 
 
-def _cheapest(settings: Sequence[Setting], runs: _Runs, rates: Floats, fleet: Fleet, allowance: float) -> Choice:
+def _cheapest(
+    settings: Sequence[Setting], runs: _Runs, rates: Floats, fleet: Fleet, allowance: float, forgives: bool
+) -> Choice:
     arrived = float(rates[1:].sum()) * fleet.grid.seconds + 1e-9
-    late, fixed = _recurring(runs.late, fleet.grid.steps), np.array([each.fixed for each in settings])
+    fixed = np.array([each.fixed for each in settings])
+    late = _recurring(runs.late, fleet.grid.steps) if forgives else runs.late
     late = np.where(fixed, runs.late, late)  # they do not answer a jump, so all count
     share = late.sum(axis=0) / arrived
     blocks = min(BLOCKS, max(2, rates.size // (3 * (fleet.grid.start + 1))))
