@@ -138,6 +138,14 @@ def test_refused_repartition_is_one_sentence_and_touches_nothing(
     assert {each: each.stat().st_mtime_ns for each in tmp_path.rglob("*")} == before
 
 
+def test_state_in_one_folder_has_no_skew(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "c", rows=(7, 0, 0, 0), logs=3)
+    for number in (1, 2, 3):
+        shutil.rmtree(folder / "state" / "0" / str(number))
+    state = checkpoint_state(folder)
+    assert (state.width, state.operators[0].rows, state.operators[0].skew, state.remarks()) == (4, 7, 1, [])
+
+
 def test_state_without_metadata_of_operators_is_refused(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "c", rows=(1, 1))
     (folder / "state/0/_metadata/metadata").unlink()

@@ -177,8 +177,11 @@ def _operators(folder: Path, committed: int, width: int) -> Sequence[OperatorSta
     state, operators = folder / "state", []
     for place in sorted((each for each in state.glob("*") if each.name.isdigit()), key=lambda each: int(each.name)):
         name = _operator_name(place)
-        parts = [_partition(place / str(number), committed + 1) for number in range(width)]
-        operators.append(OperatorState(int(place.name), name, tuple(parts)))
+        # Without keys, an aggregate or a limit keeps its state in partition 0, whatever the width.
+        parts = [number for number in range(width) if (place / str(number)).is_dir()]
+        parts = parts if parts == [0] else list(range(width))
+        states = tuple(_partition(place / str(number), committed + 1) for number in parts)
+        operators.append(OperatorState(int(place.name), name, states))
     return operators
 
 
