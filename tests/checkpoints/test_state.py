@@ -146,6 +146,24 @@ def test_state_in_one_folder_has_no_skew(tmp_path: Path) -> None:
     assert (state.width, state.operators[0].rows, state.operators[0].skew, state.remarks()) == (4, 7, 1, [])
 
 
+# Of a count of all rows, as Spark writes it.
+NO_KEYS = (
+    b'\x00\x02v2\x00\x00\x00\x01\x00\x1d{"type":"struct","fields":[]}\x00\x00\x00\x01\x00\x09{"type":"struct","fields":[{'
+)
+
+
+@pytest.mark.parametrize("rows", [(7,), (7, 0)])
+def test_state_without_keys_is_refused(tmp_path: Path, rows: tuple[int, ...]) -> None:
+    folder = checkpoint(tmp_path / "c", rows=rows)
+    if len(rows) > 1:
+        shutil.rmtree(folder / "state/0/1")
+    else:
+        (folder / "state/0/0/_metadata").mkdir()
+        (folder / "state/0/0/_metadata/schema").write_bytes(NO_KEYS)
+    with pytest.raises(InputError, match=r"keeps the state of dedupe in partition 0 at any width, because it has no keys"):
+        check_repartition(checkpoint_state(folder), 4, stopped=True)
+
+
 def test_state_without_metadata_of_operators_is_refused(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "c", rows=(1, 1))
     (folder / "state/0/_metadata/metadata").unlink()

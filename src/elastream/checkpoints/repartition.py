@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from elastream.checkpoints.state import CheckpointState, checkpoint_state
+from elastream.checkpoints.state import CheckpointState, OperatorState, checkpoint_state
 from elastream.clouds.local.java import cache_folder
 from elastream.core.width import PauseLimit, TooLong
 from elastream.errors import EnvironmentProblem, InputError, first_line
@@ -123,6 +123,8 @@ def check_repartition(
         raise InputError(f"{name} keeps its state in {store}: Spark repartitions RocksDB only")
     if not all((name / "state" / str(each.number) / "_metadata").is_dir() for each in state.operators):
         raise InputError(f"{name} was written by a Spark before 4.0: it lacks the metadata of its state")
+    if keyless := next((each for each in state.operators if _is_keyless(state, each)), None):
+        raise InputError(f"{name} keeps the state of {keyless.name} in partition 0 at any width, because it has no keys")
     if partitions == state.width:
         raise InputError(f"{name} has {partitions} state partitions already")
     if (before := before_of(state)).exists():
@@ -136,6 +138,15 @@ def check_repartition(
     age = time.time() - max(os.stat(folder).st_mtime for folder, _, _ in os.walk(name))
     if age < max(QUIET_S, _longest_gap(name) if state.committed < state.batch else 0.0):
         raise InputError(f"{name} was written {age:.0f} s ago: stop the query first")
+
+
+def _is_keyless(state: CheckpointState, operator: OperatorState) -> bool:
+    # The query looks for its rows in partition 0; Spark's repartition would put them elsewhere.
+    if len(operator.partitions) < state.width:
+        return True
+    schemas = (state.folder / "state" / str(operator.number)).glob("0/_metadata/schema")
+    # That of the key is the first in such a file.
+    return any(each.read_bytes().partition(b'"fields":[')[2].startswith(b"]") for each in schemas)
 
 
 def _longest_gap(checkpoint: Path) -> float:
