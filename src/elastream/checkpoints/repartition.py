@@ -32,7 +32,7 @@ import numpy as np
 from elastream.checkpoints.state import CheckpointState, OperatorState, checkpoint_state
 from elastream.clouds.local.java import cache_folder
 from elastream.core.width import PauseLimit, TooLong
-from elastream.errors import EnvironmentProblem, InputError, first_line
+from elastream.errors import ElastreamError, EnvironmentProblem, InputError, first_line
 from elastream.spark.jvm.releases import release_of
 
 if TYPE_CHECKING:
@@ -235,15 +235,13 @@ def repartition(
             say(f"repartitioning from {state.width} to {partitions}")
             try:
                 spark._streamingCheckpointManager.repartition(str(copy), partitions, not skip_open_batch)
+                say("comparing the rows")
+                rows = _compare(spark, state, copy, partitions)
+            except ElastreamError:
+                raise
             except Exception as error:
                 check()
                 raise EnvironmentProblem(f"Spark does not repartition {folder}: {first_line(error)}") from error
-            say("comparing the rows")
-            try:
-                rows = _compare(spark, state, copy)
-            except Exception:
-                check()
-                raise
             check()
         now = checkpoint_state(folder)
         if (now.batch, now.committed) != (state.batch, state.committed):
@@ -319,15 +317,17 @@ def _link(source: str, target: str) -> None:
     shutil.copy2(source, target)
 
 
-def _compare(spark: "SparkSession", state: CheckpointState, copy: Path) -> int:
-    """Return the number of rows in all operators. Raises EnvironmentProblem if rows changed."""
+def _compare(spark: "SparkSession", state: CheckpointState, copy: Path, partitions: int) -> int:
+    """Return the number of rows in all operators. Raises EnvironmentProblem if rows or their places are wrong."""
     total = 0
     for each in state.operators:
         for store in _stores(spark, copy, each.number):
-            old = _digest(spark, copy, each.number, store, state.committed)
-            new = _digest(spark, copy, each.number, store, state.batch + 1)
+            old = _digest(spark, copy, each.number, store, state.committed, state.width)
+            new = _digest(spark, copy, each.number, store, state.batch + 1, partitions)
+            if old[2]:
+                raise EnvironmentProblem(f"{each.name} does not place its state by its keys' hash: nothing is changed")
             if old != new:
-                counts = f"{old[0]:,} rows before, {new[0]:,} after"
+                counts = f"{old[0]:,} rows before, {new[0]:,} after, {new[2]:,} of them misplaced"
                 raise EnvironmentProblem(f"the repartition of {each.name} is not exact ({counts}): nothing is changed")
             total += new[0]
     return total
@@ -338,14 +338,16 @@ def _stores(spark: "SparkSession", copy: Path, operator: int) -> list[str]:
     return [str(row[0]) for row in frame.select("stateStoreName").distinct().collect()]
 
 
-def _digest(spark: "SparkSession", copy: Path, operator: int, store: str, batch: int) -> tuple[int, Any]:
-    """Return the rows of a store after a batch, and a sum over them that no order changes."""
-    # The option is the one by which Spark's own repartition reads: all column families, as bytes.
+def _digest(spark: "SparkSession", copy: Path, operator: int, store: str, batch: int, width: int) -> tuple[int, Any, int]:
+    """Return the rows of a store after a batch, a sum over them that no order changes, and the misplaced rows."""
+    # The option is the one by which Spark's own repartition reads: all column families, as bytes. A task reads a partition.
     reader = spark.read.format("statestore").option("batchId", batch).option("operatorId", operator)
     frame = reader.option("storeName", store).option("_readAllColumnFamilies", "true").load(str(copy))
     columns = ", ".join(each for each in frame.columns if each not in ("partition_id", "partition_key"))
-    row = frame.selectExpr("count(*)", f"sum(cast(xxhash64({columns}) as decimal(38, 0)))").collect()[0]
-    return int(row[0]), row[1]
+    misplaced = f"spark_partition_id() != pmod(hash(partition_key), {width}) as misplaced"
+    rows = frame.selectExpr(f"cast(xxhash64({columns}) as decimal(38, 0)) as hash", misplaced)
+    row = rows.selectExpr("count(*)", "sum(hash)", "count_if(misplaced)").collect()[0]
+    return int(row[0]), row[1], int(row[2])
 
 
 def _exchange(one: Path, other: Path) -> None:
