@@ -1,6 +1,7 @@
 """State of checkpoints, read from files as Spark writes them."""
 
 import errno
+import fcntl
 import json
 import math
 import os
@@ -8,10 +9,11 @@ import shutil
 import time
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from elastream.checkpoints.repartition import FORMAT, _exchange, _link, check_repartition, in_format
+from elastream.checkpoints.repartition import FORMAT, _exchange, _link, check_repartition, in_format, repartition
 from elastream.checkpoints.state import PROVIDER, ROCKSDB, WIDTH, checkpoint_state, checkpoints_of
 from elastream.errors import EnvironmentProblem, InputError
 from support.commands import invoke
@@ -162,6 +164,17 @@ def test_state_without_keys_is_refused(tmp_path: Path, rows: tuple[int, ...]) ->
         (folder / "state/0/0/_metadata/schema").write_bytes(NO_KEYS)
     with pytest.raises(InputError, match=r"keeps the state of dedupe in partition 0 at any width, because it has no keys"):
         check_repartition(checkpoint_state(folder), 4, stopped=True)
+
+
+def test_two_processes_never_repartition_one_checkpoint(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "c", rows=(1, 1))
+    (tmp_path / "c.repartitioning").mkdir()  # of the first
+    first = os.open(folder, os.O_RDONLY)
+    fcntl.flock(first, fcntl.LOCK_EX)
+    with pytest.raises(EnvironmentProblem, match="another process repartitions"):
+        repartition(SimpleNamespace(version="4.2.0"), folder, 4, print, stopped=True)
+    assert (tmp_path / "c.repartitioning").exists()
+    os.close(first)
 
 
 def test_state_without_metadata_of_operators_is_refused(tmp_path: Path) -> None:

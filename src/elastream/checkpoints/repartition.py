@@ -21,7 +21,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from itertools import combinations, pairwise
 from pathlib import Path
@@ -34,6 +34,7 @@ from elastream.clouds.local.java import cache_folder
 from elastream.core.width import PauseLimit, TooLong
 from elastream.errors import ElastreamError, EnvironmentProblem, InputError, first_line
 from elastream.spark.jvm.releases import release_of
+from elastream.systems import lock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -211,49 +212,65 @@ def repartition(
     """
     check_release(spark.version)
     folder = folder.resolve()
-    state = checkpoint_state(folder)
-    check_repartition(state, partitions, skip_open_batch=skip_open_batch, stopped=stopped)
-    began = time.monotonic()
-    copy = folder.with_name(folder.name + SUFFIX)
-    before = before_of(state)
-    pause = predicted(state, partitions)
-    say(pause.sentence)
-    say(f"copying the checkpoint ({state.megabytes:.1f} MB of state, as links)")
+    with ExitStack() as locks:
+        locks.enter_context(_locked(folder))
+        state = checkpoint_state(folder)
+        check_repartition(state, partitions, skip_open_batch=skip_open_batch, stopped=stopped)
+        began = time.monotonic()
+        copy = folder.with_name(folder.name + SUFFIX)
+        before = before_of(state)
+        pause = predicted(state, partitions)
+        say(pause.sentence)
+        say(f"copying the checkpoint ({state.megabytes:.1f} MB of state, as links)")
 
-    def measured() -> float:
-        seconds = time.monotonic() - began
-        add_pause(cache_folder() / PAUSES, Pause(state.width + partitions, state.megabytes, seconds))
-        return seconds
+        def measured() -> float:
+            seconds = time.monotonic() - began
+            add_pause(cache_folder() / PAUSES, Pause(state.width + partitions, state.megabytes, seconds))
+            return seconds
 
-    try:
-        with _cancelled_by(spark, limit) as check, in_format(spark.conf, folder / "commits" / str(state.committed)):
-            shutil.rmtree(copy, ignore_errors=True)
-            try:
-                shutil.copytree(folder, copy, copy_function=_link)
-            except shutil.Error as error:
-                raise EnvironmentProblem(f"{folder} cannot be copied beside itself: {error.args[0][0][2]}") from error
-            say(f"repartitioning from {state.width} to {partitions}")
-            try:
-                spark._streamingCheckpointManager.repartition(str(copy), partitions, not skip_open_batch)
-                say("comparing the rows")
-                rows = _compare(spark, state, copy, partitions)
-            except ElastreamError:
-                raise
-            except Exception as error:
+        try:
+            with _cancelled_by(spark, limit) as check, in_format(spark.conf, folder / "commits" / str(state.committed)):
+                shutil.rmtree(copy, ignore_errors=True)
+                try:
+                    shutil.copytree(folder, copy, copy_function=_link)
+                except shutil.Error as error:
+                    raise EnvironmentProblem(f"{folder} cannot be copied beside itself: {error.args[0][0][2]}") from error
+                say(f"repartitioning from {state.width} to {partitions}")
+                try:
+                    spark._streamingCheckpointManager.repartition(str(copy), partitions, not skip_open_batch)
+                    say("comparing the rows")
+                    rows = _compare(spark, state, copy, partitions)
+                except ElastreamError:
+                    raise
+                except Exception as error:
+                    check()
+                    raise EnvironmentProblem(f"Spark does not repartition {folder}: {first_line(error)}") from error
                 check()
-                raise EnvironmentProblem(f"Spark does not repartition {folder}: {first_line(error)}") from error
-            check()
-        now = checkpoint_state(folder)
-        if (now.batch, now.committed) != (state.batch, state.committed):
-            raise InputError(f"{folder} was written meanwhile: stop the query first")
-        _exchange(folder, copy)
-    except BaseException as error:
-        if isinstance(error, TooLong) and not time.monotonic() - began <= pause.longest:
-            measured()  # the next one must not begin
-        shutil.rmtree(copy, ignore_errors=True)
-        raise
-    copy.rename(before)
-    return Repartitioned(before, state.width, partitions, rows, measured(), pause)
+            now = checkpoint_state(folder)
+            if (now.batch, now.committed) != (state.batch, state.committed):
+                raise InputError(f"{folder} was written meanwhile: stop the query first")
+            locks.enter_context(_locked(copy))  # which soon is the checkpoint
+            _exchange(folder, copy)
+        except BaseException as error:
+            if isinstance(error, TooLong) and not time.monotonic() - began <= pause.longest:
+                measured()  # the next one must not begin
+            shutil.rmtree(copy, ignore_errors=True)
+            raise
+        copy.rename(before)
+        return Repartitioned(before, state.width, partitions, rows, measured(), pause)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    file = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            lock(file, wait=False)
+        except BlockingIOError:
+            raise EnvironmentProblem(f"another process repartitions {folder} already") from None
+        yield
+    finally:
+        os.close(file)
 
 
 def undo(folder: Path, done: Repartitioned) -> None:
