@@ -177,6 +177,15 @@ def test_two_processes_never_repartition_one_checkpoint(tmp_path: Path) -> None:
     os.close(first)
 
 
+def test_checkpoint_of_another_user_is_refused(tmp_path: Path, monkeypatch) -> None:
+    folder, user = checkpoint(tmp_path / "c", rows=(1, 1)), os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: user + 1)
+    with pytest.raises(
+        InputError, match=f"belongs to user {user}, whose query could not write the files of user {user + 1}"
+    ):
+        check_repartition(checkpoint_state(folder), 4)
+
+
 def test_state_without_metadata_of_operators_is_refused(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "c", rows=(1, 1))
     (folder / "state/0/_metadata/metadata").unlink()

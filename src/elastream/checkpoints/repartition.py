@@ -133,12 +133,8 @@ def check_repartition(
     if state.committed < 0 or (state.committed < state.batch and not skip_open_batch):
         remedy = "let the query end it, or skip it (--skip-open-batch) if the sink tolerates that its records come again"
         raise InputError(f"batch {state.batch} of {name} is not committed: {remedy}")
-    if stopped:
-        return
-    # Tasks write to the folders of state partitions when they begin and end.
-    age = time.time() - max(os.stat(folder).st_mtime for folder, _, _ in os.walk(name))
-    if age < max(QUIET_S, _longest_gap(name) if state.committed < state.batch else 0.0):
-        raise InputError(f"{name} was written {age:.0f} s ago: stop the query first")
+    if not stopped:
+        _check_stopped(state)
 
 
 def _is_keyless(state: CheckpointState, operator: OperatorState) -> bool:
@@ -148,6 +144,16 @@ def _is_keyless(state: CheckpointState, operator: OperatorState) -> bool:
     schemas = (state.folder / "state" / str(operator.number)).glob("0/_metadata/schema")
     # That of the key is the first in such a file.
     return any(each.read_bytes().partition(b'"fields":[')[2].startswith(b"]") for each in schemas)
+
+
+def _check_stopped(state: CheckpointState) -> None:
+    name, owner, user = state.folder, state.folder.stat().st_uid, os.geteuid()
+    if owner != user:
+        raise InputError(f"{name} belongs to user {owner}, whose query could not write the files of user {user}")
+    # Tasks write to the folders of state partitions when they begin and end.
+    age = time.time() - max(os.stat(folder).st_mtime for folder, _, _ in os.walk(name))
+    if age < max(QUIET_S, _longest_gap(name) if state.committed < state.batch else 0.0):
+        raise InputError(f"{name} was written {age:.0f} s ago: stop the query first")
 
 
 def _longest_gap(checkpoint: Path) -> float:
