@@ -211,13 +211,27 @@ def test_query_that_just_wrote_is_running(tmp_path: Path, written: str) -> None:
 
 def test_open_batch_may_be_quiet_for_as_long_as_one_before(tmp_path: Path) -> None:
     folder, now = checkpoint(tmp_path / "c", rows=(1, 1), committed=3), time.time()
-    (folder / "commits" / "2").write_text("v1\n{}")
-    for name, ago in (("commits/2", 200), ("commits/3", 100), ("commits", 100), ("state/0/1", 30)):
-        os.utime(folder / name, (now - ago, now - ago))
-    with pytest.raises(InputError, match="was written 30 s ago"):
+    for number, ago in enumerate((800, 300, 299, 298)):
+        (folder / "commits" / str(number)).write_text("v1\n{}")
+        os.utime(folder / "commits" / str(number), (now - ago, now - ago))
+    os.utime(folder / "commits", (now - 298, now - 298))
+    with pytest.raises(InputError, match="was written 298 s ago: stop the query first, and wait until 500 s have passed"):
         check_repartition(checkpoint_state(folder), 4, skip_open_batch=True)
-    os.utime(folder / "state/0/1", (now - 150, now - 150))
+    os.utime(folder / "commits", (now - 510, now - 510))
     check_repartition(checkpoint_state(folder), 4, skip_open_batch=True)
+
+
+def test_query_with_rare_batches_is_not_taken_for_stopped(tmp_path: Path) -> None:
+    folder, now = checkpoint(tmp_path / "c", rows=(1, 1)), time.time()
+    for number in range(BATCH):
+        (folder / "commits" / str(number)).write_text("v1\n{}")
+    for number in range(BATCH + 1):
+        os.utime(folder / "commits" / str(number), (now - 300 + 60 * number,) * 2)
+    os.utime(folder / "commits", (now - 60, now - 60))
+    with pytest.raises(InputError, match="was written 60 s ago: stop the query first, and wait until 120 s have passed"):
+        check_repartition(checkpoint_state(folder), 4)
+    os.utime(folder / "commits", (now - 130, now - 130))
+    check_repartition(checkpoint_state(folder), 4)
 
 
 def test_what_is_no_checkpoint_is_named(tmp_path: Path) -> None:

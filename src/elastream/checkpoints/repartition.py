@@ -25,6 +25,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from itertools import combinations, pairwise
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -43,8 +44,8 @@ if TYPE_CHECKING:
 # Spark's, since 4.2.
 SINCE = (4, 2)
 MOST_PARTITIONS = 10_000
-# Seconds without a new batch before a query counts as stopped.
-QUIET_S = 10.0
+# Seconds without a new batch before a query counts as stopped; twice the median of its last gaps, if that is longer.
+QUIET_S, MOST_QUIET_S, GAPS = 10.0, 600.0, 10
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 SUFFIX = ".repartitioning"
 # Setting with the format of a query's state files, which Spark's repartition takes from the session.
@@ -150,16 +151,16 @@ def _check_stopped(state: CheckpointState) -> None:
     name, owner, user = state.folder, state.folder.stat().st_uid, os.geteuid()
     if owner != user:
         raise InputError(f"{name} belongs to user {owner}, whose query could not write the files of user {user}")
+    times = sorted(each.stat().st_mtime for each in (name / "commits").iterdir() if each.name.isdigit())
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    quiet = max(QUIET_S, min(2 * median(gaps[-GAPS:]), MOST_QUIET_S) if gaps else 0.0)
+    if state.committed < state.batch:  # an open batch may be quiet for as long as one before
+        quiet = max([quiet, *gaps])
     # Tasks write to the folders of state partitions when they begin and end.
     age = time.time() - max(os.stat(folder).st_mtime for folder, _, _ in os.walk(name))
-    if age < max(QUIET_S, _longest_gap(name) if state.committed < state.batch else 0.0):
-        raise InputError(f"{name} was written {age:.0f} s ago: stop the query first")
-
-
-def _longest_gap(checkpoint: Path) -> float:
-    """Return the longest time between two commits (seconds); an open batch may be quiet as long."""
-    times = sorted(each.stat().st_mtime for each in (checkpoint / "commits").iterdir() if each.name.isdigit())
-    return max((later - earlier for earlier, later in pairwise(times)), default=0.0)
+    if age < quiet:
+        wait = f"stop the query first, and wait until {quiet:.0f} s have passed"
+        raise InputError(f"{name} was written {age:.0f} s ago: {wait}")
 
 
 def states_to_change(
