@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from elastream.checkpoints import repartition as changes
 from elastream.checkpoints.repartition import FORMAT, _exchange, _link, check_repartition, in_format, repartition
 from elastream.checkpoints.state import PROVIDER, ROCKSDB, WIDTH, checkpoint_state, checkpoints_of
 from elastream.errors import EnvironmentProblem, InputError
@@ -186,6 +187,15 @@ def test_checkpoint_of_another_user_is_refused(tmp_path: Path, monkeypatch) -> N
         check_repartition(checkpoint_state(folder), 4)
 
 
+def test_file_system_without_exchange_is_found_before_a_session(tmp_path: Path, monkeypatch) -> None:
+    folder = checkpoint(tmp_path / "c", rows=(1, 1))
+    monkeypatch.setattr(changes, "RENAME_EXCHANGE", 1 << 10)
+    result = invoke("repartition", folder, "--partitions", "4")
+    sentence = f"folders in {tmp_path} cannot be exchanged in one step (Invalid argument): nothing is changed"
+    assert (result.exit_code, result.stderr) == (2, f"elastream: {sentence}\n")
+    assert list(tmp_path.iterdir()) == [folder]
+
+
 def test_state_without_metadata_of_operators_is_refused(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "c", rows=(1, 1))
     (folder / "state/0/_metadata/metadata").unlink()
@@ -290,7 +300,7 @@ def test_folders_are_exchanged_or_stay(tmp_path: Path) -> None:
     (one / "of one").touch()
     _exchange(one, other)
     assert (other / "of one").exists()
-    with pytest.raises(EnvironmentProblem, match="stays as it was"):
+    with pytest.raises(EnvironmentProblem, match="nothing is changed"):
         _exchange(one, tmp_path / "missing")
     assert one.exists()
 

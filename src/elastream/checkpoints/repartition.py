@@ -26,6 +26,7 @@ from dataclasses import asdict, dataclass
 from itertools import combinations, pairwise
 from pathlib import Path
 from statistics import median
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -136,6 +137,7 @@ def check_repartition(
         raise InputError(f"batch {state.batch} of {name} is not committed: {remedy}")
     if not stopped:
         _check_stopped(state)
+    _check_exchange(name.resolve())
 
 
 def _is_keyless(state: CheckpointState, operator: OperatorState) -> bool:
@@ -161,6 +163,23 @@ def _check_stopped(state: CheckpointState) -> None:
     if age < quiet:
         wait = f"stop the query first, and wait until {quiet:.0f} s have passed"
         raise InputError(f"{name} was written {age:.0f} s ago: {wait}")
+
+
+def _check_exchange(folder: Path) -> None:
+    """Raise EnvironmentProblem if folders beside `folder` cannot be exchanged."""
+    beside = list[Path]()
+    try:
+        if folder.stat().st_dev != folder.parent.stat().st_dev:
+            raise EnvironmentProblem(f"{folder} is a disk of its own, whose place no folder can take")
+        try:
+            for _ in range(2):
+                beside.append(Path(mkdtemp(prefix=f"{folder.name}{SUFFIX}-", dir=folder.parent)))
+            _exchange(*beside)
+        finally:
+            for each in beside:
+                each.rmdir()
+    except OSError as error:
+        raise EnvironmentProblem(f"{folder} cannot be copied beside itself: {error.strerror}") from error
 
 
 def states_to_change(
@@ -378,7 +397,7 @@ def _exchange(one: Path, other: Path) -> None:
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is None or rename(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE):
         reason = "this system has no renameat2" if rename is None else os.strerror(ctypes.get_errno())
-        raise EnvironmentProblem(f"{one} stays as it was: two folders cannot be exchanged in one step here ({reason})")
+        raise EnvironmentProblem(f"folders in {one.parent} cannot be exchanged in one step ({reason}): nothing is changed")
 
 
 def predicted_pause(earlier: Sequence[Pause], partitions: int, megabytes: float) -> Prediction:

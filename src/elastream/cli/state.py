@@ -69,7 +69,9 @@ def repartition(context: typer.Context, place: Place, partitions: Partitions, sk
     if is_run and holder_of(directory.lock) is not None:
         from elastream.api.repartitioning import request_repartition
 
-        typer.echo(request_repartition(directory, partitions, say))
+        with _readable():
+            outcome = request_repartition(directory, partitions, say)
+        typer.echo(outcome)
         return
     with _readable(), ExitStack() as stack:
         if is_run:
