@@ -8,6 +8,7 @@ import os
 import shutil
 import time
 import zipfile
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -103,8 +104,16 @@ def test_state_on_another_disk_is_copied(tmp_path: Path, monkeypatch) -> None:
         raise OSError(errno.EXDEV, "Invalid cross-device link")
 
     monkeypatch.setattr(os, "link", refused)
-    shutil.copytree(checkpoint(tmp_path / "c", rows=(1,)), tmp_path / "d", copy_function=_link)
-    assert checkpoint_state(tmp_path / "d").megabytes == checkpoint_state(tmp_path / "c").megabytes
+    folder = checkpoint(tmp_path / "c", rows=(1,))
+    shutil.copytree(folder, tmp_path / "d", copy_function=partial(_link, folder))
+    assert checkpoint_state(tmp_path / "d").megabytes == checkpoint_state(folder).megabytes
+
+
+def test_only_state_is_linked_whatever_the_folders_name(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "state" / "_metadata" / "c", rows=(1,))
+    shutil.copytree(folder, tmp_path / "d", copy_function=partial(_link, folder))
+    linked = {str(each.relative_to(folder)) for each in folder.rglob("*") if each.is_file() and each.stat().st_nlink > 1}
+    assert linked == {"state/0/0/1.zip", "state/0/0/2.changelog", "state/0/0/3.changelog"}
 
 
 def test_rows_that_rocksdb_does_not_track_are_unknown(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import combinations, pairwise
 from pathlib import Path
 from statistics import median
@@ -258,7 +259,7 @@ def repartition(
             with _cancelled_by(spark, limit) as check, in_format(spark.conf, folder / "commits" / str(state.committed)):
                 shutil.rmtree(copy, ignore_errors=True)
                 try:
-                    shutil.copytree(folder, copy, copy_function=_link)
+                    shutil.copytree(folder, copy, copy_function=partial(_link, folder))
                 except shutil.Error as error:
                     raise EnvironmentProblem(f"{folder} cannot be copied beside itself: {error.args[0][0][2]}") from error
                 say(f"repartitioning from {state.width} to {partitions}")
@@ -352,8 +353,9 @@ def in_format(conf: "RuntimeConfig", commit: Path) -> Iterator[None]:
             conf.set(FORMAT, before)
 
 
-def _link(source: str, target: str) -> None:
-    if f"{os.sep}state{os.sep}" in source and "_metadata" not in source:
+def _link(checkpoint: Path, source: str, target: str) -> None:
+    parts = Path(source).relative_to(checkpoint).parts
+    if parts[0] == "state" and "_metadata" not in parts:
         with suppress(OSError):  # state on another disk, or a file system without links
             os.link(source, target)
             return
