@@ -15,7 +15,16 @@ from types import SimpleNamespace
 import pytest
 
 from elastream.checkpoints import repartition as changes
-from elastream.checkpoints.repartition import FORMAT, _exchange, _link, check_repartition, in_format, repartition
+from elastream.checkpoints.repartition import (
+    FORMAT,
+    Prediction,
+    Repartitioned,
+    _exchange,
+    _link,
+    check_repartition,
+    in_format,
+    repartition,
+)
 from elastream.checkpoints.state import PROVIDER, ROCKSDB, WIDTH, checkpoint_state, checkpoints_of
 from elastream.errors import EnvironmentProblem, InputError
 from support.commands import invoke
@@ -356,3 +365,22 @@ def test_checkpoint_before_a_repartition_is_no_query_of_the_run(tmp_path: Path) 
     for name in ("source", "source.4-partitions", "source.repartitioning"):
         checkpoint(tmp_path / "checkpoint" / name, rows=(1,))
     assert list(checkpoints_of(tmp_path)) == ["source"]
+
+
+def test_repartition_cut_off_before_the_manifest_is_completed(tmp_path: Path) -> None:
+    for name in "ab":
+        checkpoint(tmp_path / "checkpoint" / name, rows=(1, 1))
+    identity = {"the number of state partitions": "4"}
+    (tmp_path / "run.json").write_text(json.dumps({"format": 1, "flow": "f", "started": 0.0, "identity": identity}))
+    assert invoke("repartition", tmp_path, "--partitions", "2").exit_code == 0
+    assert json.loads((tmp_path / "run.json").read_text())["identity"] == {"the number of state partitions": "2"}
+    assert invoke("repartition", tmp_path, "--partitions", "2").exit_code == 2
+
+
+def test_undone_repartition_leaves_nothing_in_the_way_of_the_next(tmp_path: Path, monkeypatch) -> None:
+    old, new = checkpoint(tmp_path / "c.2-partitions", rows=(1, 1)), checkpoint(tmp_path / "c", rows=(1, 1, 1))
+    (new / "offsets" / str(BATCH)).rename(new / "offsets" / str(BATCH + 1))
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)  # a kill before the new one is removed
+    changes.undo(new, Repartitioned(old, 2, 3, 1, 1.0, Prediction()))
+    assert checkpoint_state(new).width == 2
+    check_repartition(checkpoint_state(new), 3, stopped=True)

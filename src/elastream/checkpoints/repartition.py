@@ -304,8 +304,10 @@ def undo(folder: Path, done: Repartitioned) -> None:
     """Put the checkpoint before a repartition back, unless a batch ran since. Raises EnvironmentProblem."""
     if checkpoint_state(folder).batch != checkpoint_state(done.before).batch + 1:
         raise EnvironmentProblem(f"{folder} has batches in {done.new} partitions: it keeps them")
-    _exchange(folder, done.before)
-    shutil.rmtree(done.before, ignore_errors=True)
+    copy = folder.with_name(folder.name + SUFFIX)
+    done.before.rename(copy)  # whose name says after a kill that it may be removed
+    _exchange(folder, copy)
+    shutil.rmtree(copy, ignore_errors=True)
 
 
 @contextmanager

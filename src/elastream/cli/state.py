@@ -3,7 +3,6 @@
 import os
 import tempfile
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -53,11 +52,12 @@ def repartition(context: typer.Context, place: Place, partitions: Partitions, sk
     tolerate duplicates, as updated results do.
     """
     from elastream.api.folder import PARTITIONS
+    from elastream.api.repartitioning import RunCheckpoints, request_repartition
     from elastream.checkpoints.repartition import Repartitioned, check_release, states_to_change, undo
     from elastream.checkpoints.repartition import repartition as change
-    from elastream.checkpoints.state import checkpoints_of, local_folder
+    from elastream.checkpoints.state import checkpoint_state, checkpoints_of, local_folder
     from elastream.recording.directory import RunDirectory
-    from elastream.recording.manifest import read_manifest, run_lock, write_manifest
+    from elastream.recording.manifest import read_manifest, run_lock
     from elastream.recording.run_state import holder_of
     from elastream.spark.jvm.releases import installed
 
@@ -67,8 +67,6 @@ def repartition(context: typer.Context, place: Place, partitions: Partitions, sk
         is_run = directory.manifest.is_file()
     say = (lambda sentence: None) if is_quiet(context) else (lambda sentence: typer.echo(sentence, err=True))
     if is_run and holder_of(directory.lock) is not None:
-        from elastream.api.repartitioning import request_repartition
-
         with _readable():
             outcome = request_repartition(directory, partitions, say)
         typer.echo(outcome)
@@ -76,6 +74,12 @@ def repartition(context: typer.Context, place: Place, partitions: Partitions, sk
     with _readable(), ExitStack() as stack:
         if is_run:
             stack.enter_context(run_lock(directory))
+            widths = {each.width for each in map(checkpoint_state, folders.values()) if each.operators}
+            recorded = read_manifest(directory).identity.get(PARTITIONS)
+            if widths == {partitions} and recorded not in (None, str(partitions)):
+                RunCheckpoints(directory).changed(partitions)
+                typer.echo(f"{place} has {counted(partitions, 'state partition')}: its cut-off repartition is complete now")
+                return
         changing = states_to_change(folders, partitions, skip_open_batch=skip_open_batch)
         if version := installed():
             check_release(version)  # before the seconds of a session
@@ -97,9 +101,7 @@ def repartition(context: typer.Context, place: Place, partitions: Partitions, sk
                 f"the old checkpoint is {done.before}"
             )
         if is_run:
-            manifest = read_manifest(directory)
-            identity = {**manifest.identity, PARTITIONS: str(partitions)}
-            write_manifest(directory, replace(manifest, identity=identity))
+            RunCheckpoints(directory).changed(partitions)
 
 
 @contextmanager
