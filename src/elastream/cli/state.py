@@ -83,7 +83,8 @@ def repartition(context: typer.Context, place: Place, partitions: Partitions, sk
         changing = states_to_change(folders, partitions, skip_open_batch=skip_open_batch)
         if version := installed():
             check_release(version)  # before the seconds of a session
-        spark = stack.enter_context(_session())
+        beside = next(iter(changing.values())).folder.resolve().parent  # /tmp may be in memory
+        spark = stack.enter_context(_session(beside))
         changed: dict[str, Repartitioned] = {}
         try:
             for name, each in changing.items():
@@ -148,7 +149,7 @@ def _described(name: str, state: "CheckpointState") -> dict[str, Any]:
 
 
 @contextmanager
-def _session() -> "Iterator[SparkSession]":
+def _session(beside: Path) -> "Iterator[SparkSession]":
     from elastream.clouds.in_process import LOOPBACK
     from elastream.spark.jvm.session import open_session, settings_for
 
@@ -157,7 +158,7 @@ def _session() -> "Iterator[SparkSession]":
         driver_address=LOOPBACK, executor_memory=1024, executor_cores=cores, state_partitions=cores, state_store="disk"
     )
     settings = {name: each for name, each in settings.items() if name != FILE_MANAGER}
-    with tempfile.TemporaryDirectory(prefix="elastream-repartition-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix="elastream-repartition-", dir=beside, ignore_cleanup_errors=True) as folder:
         spark = open_session(f"local[{cores}]", "elastream.repartition", Path(folder), settings)
         try:
             yield spark
