@@ -311,6 +311,16 @@ def test_size_with_an_unreadable_snapshot_is_unknown(tmp_path: Path) -> None:
     assert "nan" not in invoke("state", folder).stdout
 
 
+@pytest.mark.parametrize(
+    "metadata", ['{"sstFiles":[1]}', '{"sstFiles":1}', '{"numKeys":"x"}', '{"sstFiles":[{"sizeBytes":"1"}]}']
+)
+def test_snapshot_with_odd_metadata_is_unknown(tmp_path: Path, metadata: str) -> None:
+    folder = checkpoint(tmp_path / "c", rows=(1,))
+    with zipfile.ZipFile(folder / "state/0/0/1.zip", "w") as packed:
+        packed.writestr("metadata", f"v1\n{metadata}")
+    assert math.isnan(checkpoint_state(folder).operators[0].bytes)
+
+
 def test_folders_are_exchanged_or_stay(tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     one.mkdir()

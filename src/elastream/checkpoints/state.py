@@ -168,7 +168,7 @@ def checkpoint_state(folder: Path) -> CheckpointState:
         if (width := int(settings.get(WIDTH, 0))) < 1:
             raise InputError(f"{offsets} names no number of state partitions: it is of a Spark that is not supported")
         operators = tuple(_operators(folder, committed, width))
-    except (OSError, ValueError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{folder} cannot be read as a checkpoint: {in_one_line(error)}") from error
     return CheckpointState(folder, batch, committed, width, str(settings.get(PROVIDER, "")), operators)
 
