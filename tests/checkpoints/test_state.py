@@ -27,6 +27,7 @@ from elastream.checkpoints.repartition import (
 )
 from elastream.checkpoints.state import PROVIDER, ROCKSDB, WIDTH, checkpoint_state, checkpoints_of
 from elastream.errors import EnvironmentProblem, InputError
+from elastream.recording.manifest import APPLICATION
 from support.commands import invoke
 
 BATCH = 4
@@ -375,6 +376,14 @@ def test_checkpoint_before_a_repartition_is_no_query_of_the_run(tmp_path: Path) 
     for name in ("source", "source.4-partitions", "source.repartitioning"):
         checkpoint(tmp_path / "checkpoint" / name, rows=(1,))
     assert list(checkpoints_of(tmp_path)) == ["source"]
+
+
+def test_recording_of_an_autopilot_has_no_checkpoint(tmp_path: Path) -> None:
+    identity = json.dumps({APPLICATION: "local-1"})
+    (tmp_path / "run.json").write_text(f'{{"format": 1, "flow": "queries", "started": 0.0, "identity": {identity}}}')
+    result = invoke("state", tmp_path)
+    sentence = f"{tmp_path} records an Autopilot: name the checkpoint of one of its queries"
+    assert (result.exit_code, result.stderr) == (2, f"elastream: {sentence}\n")
 
 
 def test_repartition_cut_off_before_the_manifest_is_completed(tmp_path: Path) -> None:

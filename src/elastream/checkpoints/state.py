@@ -16,7 +16,7 @@ from typing import Any
 from elastream.core.wording import counted, percent
 from elastream.errors import InputError, in_one_line
 from elastream.recording.directory import RunDirectory
-from elastream.recording.manifest import read_manifest
+from elastream.recording.manifest import APPLICATION, read_manifest
 from elastream.recording.paths import path_of
 from elastream.spark.telemetry.state_files import LocalDisk, file_size, files_of, has_rows, size_and_rows
 from elastream.spark.worker.composition import latest_batch
@@ -135,7 +135,10 @@ def checkpoints_of(place: Path) -> Mapping[str, Path]:
         if whole := next((each for each in place.parents if is_checkpoint(each)), None):
             raise InputError(f"{place} is a part of the checkpoint {whole}: name that one")
         raise InputError(f"{place} is neither a checkpoint nor a run: it has neither offsets and metadata nor run.json")
-    if address := read_manifest(directory).files:
+    manifest = read_manifest(directory)
+    if APPLICATION in manifest.identity:
+        raise InputError(f"{place} records an Autopilot: name the checkpoint of one of its queries")
+    if address := manifest.files:
         raise InputError(f"the checkpoints of {place} are at {address}: only local ones can be read")
     folder = place / "checkpoint"
     checkpoints = (
