@@ -90,6 +90,11 @@ def test_unknown_pause_is_tried(tmp_path, measured):
     assert made(tmp_path).refusal(Repartition(4)) == ""
 
 
+def test_file_system_without_exchange_is_refused_before_the_pause(tmp_path, measured, monkeypatch):
+    monkeypatch.setattr(changes, "RENAME_EXCHANGE", 1 << 10)
+    assert "cannot be exchanged in one step" in made(tmp_path).refusal(Repartition(4))
+
+
 def test_run_whose_repartition_took_too_long_does_not_try_again(tmp_path, measured, monkeypatch):
     def slow(*_, **__):
         raise TooLong("it took longer than 60 s")

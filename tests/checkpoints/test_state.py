@@ -1,19 +1,33 @@
 """State of checkpoints, read from files as Spark writes them."""
 
 import errno
+import fcntl
 import json
 import math
 import os
 import shutil
 import time
 import zipfile
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from elastream.checkpoints.repartition import FORMAT, _exchange, _link, check_repartition, in_format
+from elastream.checkpoints import repartition as changes
+from elastream.checkpoints.repartition import (
+    FORMAT,
+    Prediction,
+    Repartitioned,
+    _exchange,
+    _link,
+    check_repartition,
+    in_format,
+    repartition,
+)
 from elastream.checkpoints.state import PROVIDER, ROCKSDB, WIDTH, checkpoint_state, checkpoints_of
 from elastream.errors import EnvironmentProblem, InputError
+from elastream.recording.manifest import APPLICATION
 from support.commands import invoke
 
 BATCH = 4
@@ -100,8 +114,16 @@ def test_state_on_another_disk_is_copied(tmp_path: Path, monkeypatch) -> None:
         raise OSError(errno.EXDEV, "Invalid cross-device link")
 
     monkeypatch.setattr(os, "link", refused)
-    shutil.copytree(checkpoint(tmp_path / "c", rows=(1,)), tmp_path / "d", copy_function=_link)
-    assert checkpoint_state(tmp_path / "d").megabytes == checkpoint_state(tmp_path / "c").megabytes
+    folder = checkpoint(tmp_path / "c", rows=(1,))
+    shutil.copytree(folder, tmp_path / "d", copy_function=partial(_link, folder))
+    assert checkpoint_state(tmp_path / "d").megabytes == checkpoint_state(folder).megabytes
+
+
+def test_only_state_is_linked_whatever_the_folders_name(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "state" / "_metadata" / "c", rows=(1,))
+    shutil.copytree(folder, tmp_path / "d", copy_function=partial(_link, folder))
+    linked = {str(each.relative_to(folder)) for each in folder.rglob("*") if each.is_file() and each.stat().st_nlink > 1}
+    assert linked == {"state/0/0/1.zip", "state/0/0/2.changelog", "state/0/0/3.changelog"}
 
 
 def test_rows_that_rocksdb_does_not_track_are_unknown(tmp_path: Path) -> None:
@@ -138,6 +160,61 @@ def test_refused_repartition_is_one_sentence_and_touches_nothing(
     assert {each: each.stat().st_mtime_ns for each in tmp_path.rglob("*")} == before
 
 
+def test_state_in_one_folder_has_no_skew(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "c", rows=(7, 0, 0, 0), logs=3)
+    for number in (1, 2, 3):
+        shutil.rmtree(folder / "state" / "0" / str(number))
+    state = checkpoint_state(folder)
+    assert (state.width, state.operators[0].rows, state.operators[0].skew, state.remarks()) == (4, 7, 1, [])
+
+
+# Of a count of all rows, as Spark writes it.
+NO_KEYS = (
+    b'\x00\x02v2\x00\x00\x00\x01\x00\x1d{"type":"struct","fields":[]}\x00\x00\x00\x01\x00\x09{"type":"struct","fields":[{'
+)
+
+
+@pytest.mark.parametrize("rows", [(7,), (7, 0)])
+def test_state_without_keys_is_refused(tmp_path: Path, rows: tuple[int, ...]) -> None:
+    folder = checkpoint(tmp_path / "c", rows=rows)
+    if len(rows) > 1:
+        shutil.rmtree(folder / "state/0/1")
+    else:
+        (folder / "state/0/0/_metadata").mkdir()
+        (folder / "state/0/0/_metadata/schema").write_bytes(NO_KEYS)
+    with pytest.raises(InputError, match=r"keeps the state of dedupe in partition 0 at any width, because it has no keys"):
+        check_repartition(checkpoint_state(folder), 4, stopped=True)
+
+
+def test_two_processes_never_repartition_one_checkpoint(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "c", rows=(1, 1))
+    (tmp_path / "c.repartitioning").mkdir()  # of the first
+    first = os.open(folder, os.O_RDONLY)
+    fcntl.flock(first, fcntl.LOCK_EX)
+    with pytest.raises(EnvironmentProblem, match="another process repartitions"):
+        repartition(SimpleNamespace(version="4.2.0"), folder, 4, print, stopped=True)
+    assert (tmp_path / "c.repartitioning").exists()
+    os.close(first)
+
+
+def test_checkpoint_of_another_user_is_refused(tmp_path: Path, monkeypatch) -> None:
+    folder, user = checkpoint(tmp_path / "c", rows=(1, 1)), os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: user + 1)
+    with pytest.raises(
+        InputError, match=f"belongs to user {user}, whose query could not write the files of user {user + 1}"
+    ):
+        check_repartition(checkpoint_state(folder), 4)
+
+
+def test_file_system_without_exchange_is_found_before_a_session(tmp_path: Path, monkeypatch) -> None:
+    folder = checkpoint(tmp_path / "c", rows=(1, 1))
+    monkeypatch.setattr(changes, "RENAME_EXCHANGE", 1 << 10)
+    result = invoke("repartition", folder, "--partitions", "4")
+    sentence = f"folders in {tmp_path} cannot be exchanged in one step (Invalid argument): nothing is changed"
+    assert (result.exit_code, result.stderr) == (2, f"elastream: {sentence}\n")
+    assert list(tmp_path.iterdir()) == [folder]
+
+
 def test_state_without_metadata_of_operators_is_refused(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "c", rows=(1, 1))
     (folder / "state/0/_metadata/metadata").unlink()
@@ -163,13 +240,27 @@ def test_query_that_just_wrote_is_running(tmp_path: Path, written: str) -> None:
 
 def test_open_batch_may_be_quiet_for_as_long_as_one_before(tmp_path: Path) -> None:
     folder, now = checkpoint(tmp_path / "c", rows=(1, 1), committed=3), time.time()
-    (folder / "commits" / "2").write_text("v1\n{}")
-    for name, ago in (("commits/2", 200), ("commits/3", 100), ("commits", 100), ("state/0/1", 30)):
-        os.utime(folder / name, (now - ago, now - ago))
-    with pytest.raises(InputError, match="was written 30 s ago"):
+    for number, ago in enumerate((800, 300, 299, 298)):
+        (folder / "commits" / str(number)).write_text("v1\n{}")
+        os.utime(folder / "commits" / str(number), (now - ago, now - ago))
+    os.utime(folder / "commits", (now - 298, now - 298))
+    with pytest.raises(InputError, match="was written 298 s ago: stop the query first, and wait until 500 s have passed"):
         check_repartition(checkpoint_state(folder), 4, skip_open_batch=True)
-    os.utime(folder / "state/0/1", (now - 150, now - 150))
+    os.utime(folder / "commits", (now - 510, now - 510))
     check_repartition(checkpoint_state(folder), 4, skip_open_batch=True)
+
+
+def test_query_with_rare_batches_is_not_taken_for_stopped(tmp_path: Path) -> None:
+    folder, now = checkpoint(tmp_path / "c", rows=(1, 1)), time.time()
+    for number in range(BATCH):
+        (folder / "commits" / str(number)).write_text("v1\n{}")
+    for number in range(BATCH + 1):
+        os.utime(folder / "commits" / str(number), (now - 300 + 60 * number,) * 2)
+    os.utime(folder / "commits", (now - 60, now - 60))
+    with pytest.raises(InputError, match="was written 60 s ago: stop the query first, and wait until 120 s have passed"):
+        check_repartition(checkpoint_state(folder), 4)
+    os.utime(folder / "commits", (now - 130, now - 130))
+    check_repartition(checkpoint_state(folder), 4)
 
 
 def test_what_is_no_checkpoint_is_named(tmp_path: Path) -> None:
@@ -221,6 +312,16 @@ def test_size_with_an_unreadable_snapshot_is_unknown(tmp_path: Path) -> None:
     assert "nan" not in invoke("state", folder).stdout
 
 
+@pytest.mark.parametrize(
+    "metadata", ['{"sstFiles":[1]}', '{"sstFiles":1}', '{"numKeys":"x"}', '{"sstFiles":[{"sizeBytes":"1"}]}']
+)
+def test_snapshot_with_odd_metadata_is_unknown(tmp_path: Path, metadata: str) -> None:
+    folder = checkpoint(tmp_path / "c", rows=(1,))
+    with zipfile.ZipFile(folder / "state/0/0/1.zip", "w") as packed:
+        packed.writestr("metadata", f"v1\n{metadata}")
+    assert math.isnan(checkpoint_state(folder).operators[0].bytes)
+
+
 def test_folders_are_exchanged_or_stay(tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     one.mkdir()
@@ -228,7 +329,7 @@ def test_folders_are_exchanged_or_stay(tmp_path: Path) -> None:
     (one / "of one").touch()
     _exchange(one, other)
     assert (other / "of one").exists()
-    with pytest.raises(EnvironmentProblem, match="stays as it was"):
+    with pytest.raises(EnvironmentProblem, match="nothing is changed"):
         _exchange(one, tmp_path / "missing")
     assert one.exists()
 
@@ -275,3 +376,30 @@ def test_checkpoint_before_a_repartition_is_no_query_of_the_run(tmp_path: Path) 
     for name in ("source", "source.4-partitions", "source.repartitioning"):
         checkpoint(tmp_path / "checkpoint" / name, rows=(1,))
     assert list(checkpoints_of(tmp_path)) == ["source"]
+
+
+def test_recording_of_an_autopilot_has_no_checkpoint(tmp_path: Path) -> None:
+    identity = json.dumps({APPLICATION: "local-1"})
+    (tmp_path / "run.json").write_text(f'{{"format": 1, "flow": "queries", "started": 0.0, "identity": {identity}}}')
+    result = invoke("state", tmp_path)
+    sentence = f"{tmp_path} records an Autopilot: name the checkpoint of one of its queries"
+    assert (result.exit_code, result.stderr) == (2, f"elastream: {sentence}\n")
+
+
+def test_repartition_cut_off_before_the_manifest_is_completed(tmp_path: Path) -> None:
+    for name in "ab":
+        checkpoint(tmp_path / "checkpoint" / name, rows=(1, 1))
+    identity = {"the number of state partitions": "4"}
+    (tmp_path / "run.json").write_text(json.dumps({"format": 1, "flow": "f", "started": 0.0, "identity": identity}))
+    assert invoke("repartition", tmp_path, "--partitions", "2").exit_code == 0
+    assert json.loads((tmp_path / "run.json").read_text())["identity"] == {"the number of state partitions": "2"}
+    assert invoke("repartition", tmp_path, "--partitions", "2").exit_code == 2
+
+
+def test_undone_repartition_leaves_nothing_in_the_way_of_the_next(tmp_path: Path, monkeypatch) -> None:
+    old, new = checkpoint(tmp_path / "c.2-partitions", rows=(1, 1)), checkpoint(tmp_path / "c", rows=(1, 1, 1))
+    (new / "offsets" / str(BATCH)).rename(new / "offsets" / str(BATCH + 1))
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)  # a kill before the new one is removed
+    changes.undo(new, Repartitioned(old, 2, 3, 1, 1.0, Prediction()))
+    assert checkpoint_state(new).width == 2
+    check_repartition(checkpoint_state(new), 3, stopped=True)

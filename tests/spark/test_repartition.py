@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from pyspark import __version__ as SPARK
 
-from elastream.checkpoints.repartition import QUIET_S, SINCE
+from elastream.checkpoints.repartition import SINCE
 from elastream.spark.dataflow.sinks import latest
 from elastream.spark.jvm.releases import release_of
 
@@ -73,8 +73,9 @@ def test_run_goes_on_with_more_state_partitions(tmp_path: Path, monkeypatch: pyt
     first, run = started(tmp_path)
     os.kill(first.pid, signal.SIGINT)
     first.communicate()
-    time.sleep(QUIET_S)
-    done = ended(elastream("repartition", str(run), "--partitions", "5", "--skip-open-batch"))
+    repartition = ("repartition", str(run), "--partitions", "5", "--skip-open-batch")
+    while "stop the query first" in (done := "".join(elastream(*repartition).communicate())):
+        time.sleep(1.0)
     assert "equal before and after, in 5 partitions (4 before)" in done
     ended(elastream("run", "--resume", str(run)))
     check_whole(run)

@@ -32,7 +32,7 @@ from elastream.observability.events import EventLog
 from elastream.policies.by_load import ByLoad
 from elastream.recording.directory import PRIVATE, RunDirectory, local_folder
 from elastream.recording.lease_log import LeaseLog
-from elastream.recording.manifest import Manifest, read_manifest, run_lock, write_manifest
+from elastream.recording.manifest import APPLICATION, Manifest, read_manifest, run_lock, write_manifest
 from elastream.recording.observer import Observer, describe_run
 from elastream.settings import Address, AutopilotSettings, Seconds, keywords_of
 from elastream.spark.attach import AttachedPlant, Leasing, attach, executors_of, join
@@ -57,8 +57,6 @@ STOP_TIMEOUT_S = 30.0
 # Part of STOP_TIMEOUT_S: partitions move off the hosts that end with Autopilot.
 EVACUATION_TIMEOUT_S = 20.0
 MB_PER_MIB = 1.048576
-# Key of a manifest's identity, written to files.
-APPLICATION = "the Spark application"
 
 
 class Autopilot:

@@ -146,7 +146,7 @@ class RunCheckpoints:
             if first := next((each for each in map(checkpoint_state, folders.values()) if each.committed < 0), None):
                 return f"the first batch of {first.folder.name!r} is not committed"
             states = states_to_change(folders, action.partitions, skip_open_batch=True, stopped=True)
-        except ElastreamError as error:
+        except (ElastreamError, OSError) as error:
             return str(error)
         pause = predicted_together(states.values(), action.partitions)
         if pause.longest > self.longest_pause:

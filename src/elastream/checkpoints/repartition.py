@@ -21,19 +21,23 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import combinations, pairwise
 from pathlib import Path
+from statistics import median
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from elastream.checkpoints.state import CheckpointState, checkpoint_state
+from elastream.checkpoints.state import CheckpointState, OperatorState, checkpoint_state
 from elastream.clouds.local.java import cache_folder
 from elastream.core.width import PauseLimit, TooLong
-from elastream.errors import EnvironmentProblem, InputError, first_line
+from elastream.errors import ElastreamError, EnvironmentProblem, InputError, first_line
 from elastream.spark.jvm.releases import release_of
+from elastream.systems import lock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,8 +46,8 @@ if TYPE_CHECKING:
 # Spark's, since 4.2.
 SINCE = (4, 2)
 MOST_PARTITIONS = 10_000
-# Seconds without a new batch before a query counts as stopped.
-QUIET_S = 10.0
+# Seconds without a new batch before a query counts as stopped; twice the median of its last gaps, if that is longer.
+QUIET_S, MOST_QUIET_S, GAPS = 10.0, 600.0, 10
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 SUFFIX = ".repartitioning"
 # Setting with the format of a query's state files, which Spark's repartition takes from the session.
@@ -123,6 +127,8 @@ def check_repartition(
         raise InputError(f"{name} keeps its state in {store}: Spark repartitions RocksDB only")
     if not all((name / "state" / str(each.number) / "_metadata").is_dir() for each in state.operators):
         raise InputError(f"{name} was written by a Spark before 4.0: it lacks the metadata of its state")
+    if keyless := next((each for each in state.operators if _is_keyless(state, each)), None):
+        raise InputError(f"{name} keeps the state of {keyless.name} in partition 0 at any width, because it has no keys")
     if partitions == state.width:
         raise InputError(f"{name} has {partitions} state partitions already")
     if (before := before_of(state)).exists():
@@ -130,18 +136,51 @@ def check_repartition(
     if state.committed < 0 or (state.committed < state.batch and not skip_open_batch):
         remedy = "let the query end it, or skip it (--skip-open-batch) if the sink tolerates that its records come again"
         raise InputError(f"batch {state.batch} of {name} is not committed: {remedy}")
-    if stopped:
-        return
+    if not stopped:
+        _check_stopped(state)
+    _check_exchange(name.resolve())
+
+
+def _is_keyless(state: CheckpointState, operator: OperatorState) -> bool:
+    # The query looks for its rows in partition 0; Spark's repartition would put them elsewhere.
+    if len(operator.partitions) < state.width:
+        return True
+    schemas = (state.folder / "state" / str(operator.number)).glob("0/_metadata/schema")
+    # That of the key is the first in such a file.
+    return any(each.read_bytes().partition(b'"fields":[')[2].startswith(b"]") for each in schemas)
+
+
+def _check_stopped(state: CheckpointState) -> None:
+    name, owner, user = state.folder, state.folder.stat().st_uid, os.geteuid()
+    if owner != user:
+        raise InputError(f"{name} belongs to user {owner}, whose query could not write the files of user {user}")
+    times = sorted(each.stat().st_mtime for each in (name / "commits").iterdir() if each.name.isdigit())
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    quiet = max(QUIET_S, min(2 * median(gaps[-GAPS:]), MOST_QUIET_S) if gaps else 0.0)
+    if state.committed < state.batch:  # an open batch may be quiet for as long as one before
+        quiet = max([quiet, *gaps])
     # Tasks write to the folders of state partitions when they begin and end.
     age = time.time() - max(os.stat(folder).st_mtime for folder, _, _ in os.walk(name))
-    if age < max(QUIET_S, _longest_gap(name) if state.committed < state.batch else 0.0):
-        raise InputError(f"{name} was written {age:.0f} s ago: stop the query first")
+    if age < quiet:
+        wait = f"stop the query first, and wait until {quiet:.0f} s have passed"
+        raise InputError(f"{name} was written {age:.0f} s ago: {wait}")
 
 
-def _longest_gap(checkpoint: Path) -> float:
-    """Return the longest time between two commits (seconds); an open batch may be quiet as long."""
-    times = sorted(each.stat().st_mtime for each in (checkpoint / "commits").iterdir() if each.name.isdigit())
-    return max((later - earlier for earlier, later in pairwise(times)), default=0.0)
+def _check_exchange(folder: Path) -> None:
+    """Raise EnvironmentProblem if folders beside `folder` cannot be exchanged."""
+    beside = list[Path]()
+    try:
+        if folder.stat().st_dev != folder.parent.stat().st_dev:
+            raise EnvironmentProblem(f"{folder} is a disk of its own, whose place no folder can take")
+        try:
+            for _ in range(2):
+                beside.append(Path(mkdtemp(prefix=f"{folder.name}{SUFFIX}-", dir=folder.parent)))
+            _exchange(*beside)
+        finally:
+            for each in beside:
+                each.rmdir()
+    except OSError as error:
+        raise EnvironmentProblem(f"{folder} cannot be copied beside itself: {error.strerror}") from error
 
 
 def states_to_change(
@@ -200,59 +239,75 @@ def repartition(
     """
     check_release(spark.version)
     folder = folder.resolve()
-    state = checkpoint_state(folder)
-    check_repartition(state, partitions, skip_open_batch=skip_open_batch, stopped=stopped)
-    began = time.monotonic()
-    copy = folder.with_name(folder.name + SUFFIX)
-    before = before_of(state)
-    pause = predicted(state, partitions)
-    say(pause.sentence)
-    say(f"copying the checkpoint ({state.megabytes:.1f} MB of state, as links)")
+    with ExitStack() as locks:
+        locks.enter_context(_locked(folder))
+        state = checkpoint_state(folder)
+        check_repartition(state, partitions, skip_open_batch=skip_open_batch, stopped=stopped)
+        began = time.monotonic()
+        copy = folder.with_name(folder.name + SUFFIX)
+        before = before_of(state)
+        pause = predicted(state, partitions)
+        say(pause.sentence)
+        say(f"copying the checkpoint ({state.megabytes:.1f} MB of state, as links)")
 
-    def measured() -> float:
-        seconds = time.monotonic() - began
-        add_pause(cache_folder() / PAUSES, Pause(state.width + partitions, state.megabytes, seconds))
-        return seconds
+        def measured() -> float:
+            seconds = time.monotonic() - began
+            add_pause(cache_folder() / PAUSES, Pause(state.width + partitions, state.megabytes, seconds))
+            return seconds
 
-    try:
-        with _cancelled_by(spark, limit) as check, in_format(spark.conf, folder / "commits" / str(state.committed)):
+        try:
+            with _cancelled_by(spark, limit) as check, in_format(spark.conf, folder / "commits" / str(state.committed)):
+                shutil.rmtree(copy, ignore_errors=True)
+                try:
+                    shutil.copytree(folder, copy, copy_function=partial(_link, folder))
+                except shutil.Error as error:
+                    raise EnvironmentProblem(f"{folder} cannot be copied beside itself: {error.args[0][0][2]}") from error
+                say(f"repartitioning from {state.width} to {partitions}")
+                try:
+                    spark._streamingCheckpointManager.repartition(str(copy), partitions, not skip_open_batch)
+                    say("comparing the rows")
+                    rows = _compare(spark, state, copy, partitions)
+                except ElastreamError:
+                    raise
+                except Exception as error:
+                    check()
+                    raise EnvironmentProblem(f"Spark does not repartition {folder}: {first_line(error)}") from error
+                check()
+            now = checkpoint_state(folder)
+            if (now.batch, now.committed) != (state.batch, state.committed):
+                raise InputError(f"{folder} was written meanwhile: stop the query first")
+            locks.enter_context(_locked(copy))  # which soon is the checkpoint
+            _exchange(folder, copy)
+        except BaseException as error:
+            if isinstance(error, TooLong) and not time.monotonic() - began <= pause.longest:
+                measured()  # the next one must not begin
             shutil.rmtree(copy, ignore_errors=True)
-            try:
-                shutil.copytree(folder, copy, copy_function=_link)
-            except shutil.Error as error:
-                raise EnvironmentProblem(f"{folder} cannot be copied beside itself: {error.args[0][0][2]}") from error
-            say(f"repartitioning from {state.width} to {partitions}")
-            try:
-                spark._streamingCheckpointManager.repartition(str(copy), partitions, not skip_open_batch)
-            except Exception as error:
-                check()
-                raise EnvironmentProblem(f"Spark does not repartition {folder}: {first_line(error)}") from error
-            say("comparing the rows")
-            try:
-                rows = _compare(spark, state, copy)
-            except Exception:
-                check()
-                raise
-            check()
-        now = checkpoint_state(folder)
-        if (now.batch, now.committed) != (state.batch, state.committed):
-            raise InputError(f"{folder} was written meanwhile: stop the query first")
-        _exchange(folder, copy)
-    except BaseException as error:
-        if isinstance(error, TooLong) and not time.monotonic() - began <= pause.longest:
-            measured()  # the next one must not begin
-        shutil.rmtree(copy, ignore_errors=True)
-        raise
-    copy.rename(before)
-    return Repartitioned(before, state.width, partitions, rows, measured(), pause)
+            raise
+        copy.rename(before)
+        return Repartitioned(before, state.width, partitions, rows, measured(), pause)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    file = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            lock(file, wait=False)
+        except BlockingIOError:
+            raise EnvironmentProblem(f"another process repartitions {folder} already") from None
+        yield
+    finally:
+        os.close(file)
 
 
 def undo(folder: Path, done: Repartitioned) -> None:
     """Put the checkpoint before a repartition back, unless a batch ran since. Raises EnvironmentProblem."""
     if checkpoint_state(folder).batch != checkpoint_state(done.before).batch + 1:
         raise EnvironmentProblem(f"{folder} has batches in {done.new} partitions: it keeps them")
-    _exchange(folder, done.before)
-    shutil.rmtree(done.before, ignore_errors=True)
+    copy = folder.with_name(folder.name + SUFFIX)
+    done.before.rename(copy)  # whose name says after a kill that it may be removed
+    _exchange(folder, copy)
+    shutil.rmtree(copy, ignore_errors=True)
 
 
 @contextmanager
@@ -300,23 +355,26 @@ def in_format(conf: "RuntimeConfig", commit: Path) -> Iterator[None]:
             conf.set(FORMAT, before)
 
 
-def _link(source: str, target: str) -> None:
-    if f"{os.sep}state{os.sep}" in source and "_metadata" not in source:
+def _link(checkpoint: Path, source: str, target: str) -> None:
+    parts = Path(source).relative_to(checkpoint).parts
+    if parts[0] == "state" and "_metadata" not in parts:
         with suppress(OSError):  # state on another disk, or a file system without links
             os.link(source, target)
             return
     shutil.copy2(source, target)
 
 
-def _compare(spark: "SparkSession", state: CheckpointState, copy: Path) -> int:
-    """Return the number of rows in all operators. Raises EnvironmentProblem if rows changed."""
+def _compare(spark: "SparkSession", state: CheckpointState, copy: Path, partitions: int) -> int:
+    """Return the number of rows in all operators. Raises EnvironmentProblem if rows or their places are wrong."""
     total = 0
     for each in state.operators:
         for store in _stores(spark, copy, each.number):
-            old = _digest(spark, copy, each.number, store, state.committed)
-            new = _digest(spark, copy, each.number, store, state.batch + 1)
+            old = _digest(spark, copy, each.number, store, state.committed, state.width)
+            new = _digest(spark, copy, each.number, store, state.batch + 1, partitions)
+            if old[2]:
+                raise EnvironmentProblem(f"{each.name} does not place its state by its keys' hash: nothing is changed")
             if old != new:
-                counts = f"{old[0]:,} rows before, {new[0]:,} after"
+                counts = f"{old[0]:,} rows before, {new[0]:,} after, {new[2]:,} of them misplaced"
                 raise EnvironmentProblem(f"the repartition of {each.name} is not exact ({counts}): nothing is changed")
             total += new[0]
     return total
@@ -327,21 +385,23 @@ def _stores(spark: "SparkSession", copy: Path, operator: int) -> list[str]:
     return [str(row[0]) for row in frame.select("stateStoreName").distinct().collect()]
 
 
-def _digest(spark: "SparkSession", copy: Path, operator: int, store: str, batch: int) -> tuple[int, Any]:
-    """Return the rows of a store after a batch, and a sum over them that no order changes."""
-    # The option is the one by which Spark's own repartition reads: all column families, as bytes.
+def _digest(spark: "SparkSession", copy: Path, operator: int, store: str, batch: int, width: int) -> tuple[int, Any, int]:
+    """Return the rows of a store after a batch, a sum over them that no order changes, and the misplaced rows."""
+    # The option is the one by which Spark's own repartition reads: all column families, as bytes. A task reads a partition.
     reader = spark.read.format("statestore").option("batchId", batch).option("operatorId", operator)
     frame = reader.option("storeName", store).option("_readAllColumnFamilies", "true").load(str(copy))
     columns = ", ".join(each for each in frame.columns if each not in ("partition_id", "partition_key"))
-    row = frame.selectExpr("count(*)", f"sum(cast(xxhash64({columns}) as decimal(38, 0)))").collect()[0]
-    return int(row[0]), row[1]
+    misplaced = f"spark_partition_id() != pmod(hash(partition_key), {width}) as misplaced"
+    rows = frame.selectExpr(f"cast(xxhash64({columns}) as decimal(38, 0)) as hash", misplaced)
+    row = rows.selectExpr("count(*)", "sum(hash)", "count_if(misplaced)").collect()[0]
+    return int(row[0]), row[1], int(row[2])
 
 
 def _exchange(one: Path, other: Path) -> None:
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is None or rename(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE):
         reason = "this system has no renameat2" if rename is None else os.strerror(ctypes.get_errno())
-        raise EnvironmentProblem(f"{one} stays as it was: two folders cannot be exchanged in one step here ({reason})")
+        raise EnvironmentProblem(f"folders in {one.parent} cannot be exchanged in one step ({reason}): nothing is changed")
 
 
 def predicted_pause(earlier: Sequence[Pause], partitions: int, megabytes: float) -> Prediction:

@@ -16,7 +16,7 @@ from typing import Any
 from elastream.core.wording import counted, percent
 from elastream.errors import InputError, in_one_line
 from elastream.recording.directory import RunDirectory
-from elastream.recording.manifest import read_manifest
+from elastream.recording.manifest import APPLICATION, read_manifest
 from elastream.recording.paths import path_of
 from elastream.spark.telemetry.state_files import LocalDisk, file_size, files_of, has_rows, size_and_rows
 from elastream.spark.worker.composition import latest_batch
@@ -135,7 +135,10 @@ def checkpoints_of(place: Path) -> Mapping[str, Path]:
         if whole := next((each for each in place.parents if is_checkpoint(each)), None):
             raise InputError(f"{place} is a part of the checkpoint {whole}: name that one")
         raise InputError(f"{place} is neither a checkpoint nor a run: it has neither offsets and metadata nor run.json")
-    if address := read_manifest(directory).files:
+    manifest = read_manifest(directory)
+    if APPLICATION in manifest.identity:
+        raise InputError(f"{place} records an Autopilot: name the checkpoint of one of its queries")
+    if address := manifest.files:
         raise InputError(f"the checkpoints of {place} are at {address}: only local ones can be read")
     folder = place / "checkpoint"
     checkpoints = (
@@ -168,7 +171,7 @@ def checkpoint_state(folder: Path) -> CheckpointState:
         if (width := int(settings.get(WIDTH, 0))) < 1:
             raise InputError(f"{offsets} names no number of state partitions: it is of a Spark that is not supported")
         operators = tuple(_operators(folder, committed, width))
-    except (OSError, ValueError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{folder} cannot be read as a checkpoint: {in_one_line(error)}") from error
     return CheckpointState(folder, batch, committed, width, str(settings.get(PROVIDER, "")), operators)
 
@@ -177,8 +180,11 @@ def _operators(folder: Path, committed: int, width: int) -> Sequence[OperatorSta
     state, operators = folder / "state", []
     for place in sorted((each for each in state.glob("*") if each.name.isdigit()), key=lambda each: int(each.name)):
         name = _operator_name(place)
-        parts = [_partition(place / str(number), committed + 1) for number in range(width)]
-        operators.append(OperatorState(int(place.name), name, tuple(parts)))
+        # Without keys, an aggregate or a limit keeps its state in partition 0, whatever the width.
+        parts = [number for number in range(width) if (place / str(number)).is_dir()]
+        parts = parts if parts == [0] else list(range(width))
+        states = tuple(_partition(place / str(number), committed + 1) for number in parts)
+        operators.append(OperatorState(int(place.name), name, states))
     return operators
 
 

@@ -3,7 +3,6 @@
 import os
 import tempfile
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -53,11 +52,12 @@ def repartition(context: typer.Context, place: Place, partitions: Partitions, sk
     tolerate duplicates, as updated results do.
     """
     from elastream.api.folder import PARTITIONS
+    from elastream.api.repartitioning import RunCheckpoints, request_repartition
     from elastream.checkpoints.repartition import Repartitioned, check_release, states_to_change, undo
     from elastream.checkpoints.repartition import repartition as change
-    from elastream.checkpoints.state import checkpoints_of, local_folder
+    from elastream.checkpoints.state import checkpoint_state, checkpoints_of, local_folder
     from elastream.recording.directory import RunDirectory
-    from elastream.recording.manifest import read_manifest, run_lock, write_manifest
+    from elastream.recording.manifest import read_manifest, run_lock
     from elastream.recording.run_state import holder_of
     from elastream.spark.jvm.releases import installed
 
@@ -67,17 +67,24 @@ def repartition(context: typer.Context, place: Place, partitions: Partitions, sk
         is_run = directory.manifest.is_file()
     say = (lambda sentence: None) if is_quiet(context) else (lambda sentence: typer.echo(sentence, err=True))
     if is_run and holder_of(directory.lock) is not None:
-        from elastream.api.repartitioning import request_repartition
-
-        typer.echo(request_repartition(directory, partitions, say))
+        with _readable():
+            outcome = request_repartition(directory, partitions, say)
+        typer.echo(outcome)
         return
     with _readable(), ExitStack() as stack:
         if is_run:
             stack.enter_context(run_lock(directory))
+            widths = {each.width for each in map(checkpoint_state, folders.values()) if each.operators}
+            recorded = read_manifest(directory).identity.get(PARTITIONS)
+            if widths == {partitions} and recorded not in (None, str(partitions)):
+                RunCheckpoints(directory).changed(partitions)
+                typer.echo(f"{place} has {counted(partitions, 'state partition')}: its cut-off repartition is complete now")
+                return
         changing = states_to_change(folders, partitions, skip_open_batch=skip_open_batch)
         if version := installed():
             check_release(version)  # before the seconds of a session
-        spark = stack.enter_context(_session())
+        beside = next(iter(changing.values())).folder.resolve().parent  # /tmp may be in memory
+        spark = stack.enter_context(_session(beside))
         changed: dict[str, Repartitioned] = {}
         try:
             for name, each in changing.items():
@@ -95,9 +102,7 @@ def repartition(context: typer.Context, place: Place, partitions: Partitions, sk
                 f"the old checkpoint is {done.before}"
             )
         if is_run:
-            manifest = read_manifest(directory)
-            identity = {**manifest.identity, PARTITIONS: str(partitions)}
-            write_manifest(directory, replace(manifest, identity=identity))
+            RunCheckpoints(directory).changed(partitions)
 
 
 @contextmanager
@@ -144,7 +149,7 @@ def _described(name: str, state: "CheckpointState") -> dict[str, Any]:
 
 
 @contextmanager
-def _session() -> "Iterator[SparkSession]":
+def _session(beside: Path) -> "Iterator[SparkSession]":
     from elastream.clouds.in_process import LOOPBACK
     from elastream.spark.jvm.session import open_session, settings_for
 
@@ -153,7 +158,7 @@ def _session() -> "Iterator[SparkSession]":
         driver_address=LOOPBACK, executor_memory=1024, executor_cores=cores, state_partitions=cores, state_store="disk"
     )
     settings = {name: each for name, each in settings.items() if name != FILE_MANAGER}
-    with tempfile.TemporaryDirectory(prefix="elastream-repartition-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix="elastream-repartition-", dir=beside, ignore_cleanup_errors=True) as folder:
         spark = open_session(f"local[{cores}]", "elastream.repartition", Path(folder), settings)
         try:
             yield spark

@@ -33,6 +33,8 @@ from elastream.systems import lock
 
 # Newest resumptions that are kept: each header of the recording repeats them, and bounded runs resume many times a day.
 MAX_RESUMPTIONS = 100
+# Key of an Autopilot's identity, written to files.
+APPLICATION = "the Spark application"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import os
 import re
 import time
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -289,7 +290,7 @@ def size_and_rows(path: str) -> tuple[float, float]:
             return size, NAN
         with zipfile.ZipFile(path) as snapshot:
             metadata = snapshot.read("metadata").decode()
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+    except (OSError, ValueError, KeyError, EOFError, zlib.error, zipfile.BadZipFile):
         return NAN, NAN
     shared, rows = shared_and_rows(metadata)
     return size + shared, rows
@@ -302,5 +303,5 @@ def shared_and_rows(metadata: str) -> tuple[float, float]:
         rows = about.get("numKeys", -1)  # -1 where RocksDB does not track them
         shared = [*(about.get("sstFiles") or ()), *(about.get("logFiles") or ())]
         return math.fsum(each["sizeBytes"] for each in shared), float(rows) if rows >= 0 else NAN
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return NAN, NAN
