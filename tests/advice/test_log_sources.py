@@ -96,3 +96,16 @@ def test_folder_of_several_logs_is_refused_with_one_of_them(tmp_path):
     (tmp_path / "eventlog_v2_app-1").mkdir()
     with pytest.raises(InputError, match="such as eventlog_v2_app-1"):
         list(lines_of(tmp_path))
+
+
+def test_damaged_length_of_a_snappy_block_asks_for_no_memory(tmp_path):
+    whole = bytearray(snappy_blocks(CONTENT))
+    first = 20 + int.from_bytes(whole[16:20], "big")
+    whole[first + 4 : first + 9] = b"\xff\xff\xff\xff\x7f"  # the second block says that it has 34 GB
+    log = tmp_path / "app-1"
+    log.write_bytes(whole)
+    *lines, _ = lines_of(log)
+    assert lines == LINES[: len(lines)]
+    log.write_bytes(whole[:16] + whole[first:])
+    with pytest.raises(InputError, match="cannot be read: a block of 34,359,738,367 bytes is damaged"):
+        list(lines_of(log))

@@ -140,7 +140,10 @@ def _snappy_blocks(file: IO[bytes]) -> Iterator[bytes]:
         block = file.read(min(length, LARGEST_BLOCK))
         if len(block) < length:
             return
-        yield codec.decompress(block, _varint(block)).to_pybytes()
+        whole = _varint(block)
+        if whole > LARGEST_BLOCK:
+            raise OSError(f"a block of {whole:,} bytes is damaged")
+        yield codec.decompress(block, whole).to_pybytes()
 
 
 def _varint(block: bytes) -> int:
