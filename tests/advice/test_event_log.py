@@ -135,6 +135,23 @@ def test_failure_of_a_query_is_read(tmp_path):
     assert only_query(read_source(str(log.write(tmp_path / "log")))).failure == "java.lang.Boom: no disk"
 
 
+@pytest.mark.parametrize(
+    "exception",
+    [
+        "org.apache.spark.SparkException: Job 12 cancelled because SparkContext was shut down\n\tat x",
+        "java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.\nThis stopped SparkContext was",
+        "org.apache.spark.sql.streaming.StreamingQueryException: Job 3 cancelled because SparkContext was shut down\n===",
+        "[STREAM_FAILED] Query [id = x] terminated with exception: java.lang.InterruptedException SQLSTATE: XXKST",
+    ],
+    ids=["shut down", "stopped", "in a query", "interrupted"],
+)
+def test_end_of_the_application_is_no_failure_of_its_query(exception, tmp_path):
+    log = log_of(100)
+    log.ended(Query(), exception)
+    query = only_query(read_source(str(log.write(tmp_path / "log"))))
+    assert (query.failure, query.failures) == ("", 0)
+
+
 def test_log_of_a_batch_job_is_refused(tmp_path):
     log = LogOf()
     log.add("SparkListenerJobStart", **{"Job ID": 0, "Submission Time": 1, "Stage IDs": [0], "Properties": {}})

@@ -31,6 +31,8 @@ WRITES = re.compile(rb'"RDD Info":\[\{"RDD ID":\d+,"Name":"PythonRDD"')
 # The plan of a batch: its query, its number, and the files that it reads.
 FILES_READ = re.compile(rb"InMemoryFileIndex\((\d+) paths?\)")
 PLAN_OF = re.compile(rb"[^a-z]id = ([0-9a-f-]{36}).{0,120}?batch = (\d+)", re.DOTALL)
+# Causes by which a query ends with its application.
+SHUT_DOWN = re.compile(r"SparkContext was shut down|stopped SparkContext|^[\w.]*\bInterruptedException\b")
 MOST_CORES = 100_000
 # What tasks alone do not tell.
 NO_PROGRESS = "the sources, the parts of a batch, the state and the watermark"
@@ -275,11 +277,11 @@ class EventLog:
     def _query_terminated(self, line: bytes) -> None:
         event = json.loads(line)
         query = self._progress.query(str(event["id"]))
-        failure = event.get("exception")
+        failure = cause_of_failure(str(event.get("exception") or ""))
         self._running.pop(query.id, None)
         query.ended = not failure
-        if failure:
-            query.failure, query.failures = cause_of_failure(str(failure)), query.failures + 1
+        if failure and not SHUT_DOWN.search(failure):
+            query.failure, query.failures = failure, query.failures + 1
 
 
 def _parsed(line: bytes) -> Json:
