@@ -16,6 +16,7 @@ from support.event_logs import LogOf, Query, Stage
 QUERY = Query()
 KAFKA = Query(source="KafkaV2[Subscribe[t]]")
 FUNCTION = Query(sink="ForeachBatchSink")
+TABLE = Query(source="DeltaSource[s3://shop/orders]")
 FILES_IN = Query(source="FileStreamSource[file:/in]")
 FILES = Query(sink="FileSink[/out]")
 NOOP = Query(sink="org.apache.spark.sql.execution.datasources.noop.NoopTable$@1")
@@ -60,6 +61,11 @@ def kafka(number, left):
         "latestOffset": json.dumps({"t": {p: end + waits[int(p)] for p, end in ends[1].items()}}),
         "metrics": {"avgOffsetsBehindLatest": str(sum(waits) / 4)},
     }
+
+
+def files_left(left):
+    """Return offsets of a Delta table of which so many files wait."""
+    return {"startOffset": None, "endOffset": None, "latestOffset": None, "metrics": {"numFilesOutstanding": str(left)}}
 
 
 def burst(number, of=9, rows=90_000):
@@ -168,6 +174,7 @@ HEALTHY = {
         usual, query=FILES_IN, files=1, rows=lambda n: 1000, every=4.0, idle=(20,)
     ),
     "a query that stops in a batch while others go on": lambda: stopped(),
+    "files that come during a batch": lambda: job(usual, query=TABLE, source=lambda n: files_left(3 + n % 3)),
     "even state on all executors": lambda: job(
         lambda n, rows: [Stage([1.2] * 8, rows, shuffled=True)], executors=(2, 2, 2, 2), state=lambda n: 500
     ),
@@ -191,6 +198,7 @@ PLANTED = {
     "planning": lambda: job(usual, back_to_back=True, driver=14.0, queryPlanning=13.0),
     "hosts": lambda: job(lambda n, rows: [Stage([1.1] * 64, rows)], back_to_back=True),
     "few_tasks": lambda: job(lambda n, rows: [Stage([12.0], rows)], back_to_back=True),
+    "backlog": lambda: job(usual, query=TABLE, source=lambda n: files_left(1000 + 20 * n), back_to_back=True),
     "spill": lambda: job(lambda n, rows: [Stage([0.5] * 4, rows, spilled=10**8)]),
     "garbage": lambda: job(lambda n, rows: [Stage([0.5] * 4, rows, gc=0.3)]),
     "small files": lambda: job(lambda n, rows: [Stage([0.2] * 8, rows, written=10_000)], query=FILES),
@@ -469,6 +477,17 @@ def test_failures_before_a_restart_are_counted():
         log.started(QUERY, 1e3)
     (finding,) = findings_of(read(log), 10.0)
     assert finding.evidence == "counts failed 3 times, the last: java.io.IOException: reset"
+
+
+def test_waiting_files_of_unknown_size_leave_latency_unknown(tmp_path):
+    log = job(usual, query=TABLE, source=lambda n: files_left(3 + n % 3))
+    advice = advise(str(log.write(tmp_path / "log")))
+    assert math.isnan(advice.sizing.logged.p99)
+    assert not advice.sizing.curve
+    assert any(": 4 files wait" in each for each in advice.unknown)
+    known = job(usual, query=TABLE, source=lambda n: files_left(3 + n % 3), files=2, rows=lambda n: 1000)
+    (query,) = read(known).queries.values()
+    assert [batch.behind for batch in query.batches][:3] == [1500, 2000, 2500]
 
 
 def test_what_was_there_has_no_sizes(tmp_path):

@@ -66,6 +66,7 @@ class LoggedBatch:
         files: Files that it read; 0 if unknown.
         state_work: Core-seconds of commits and removals of its state.
         first, last: Arrival of its first and last record (epoch seconds); NaN if unknown.
+        files_behind: Files that its sources still had, with unknown numbers of records; NaN if none reports any.
     """
 
     number: int
@@ -85,6 +86,7 @@ class LoggedBatch:
     state_work: float = 0.0
     first: float = NAN
     last: float = NAN
+    files_behind: float = NAN
 
     @property
     def end(self) -> float:
@@ -150,6 +152,12 @@ class LoggedQuery:
         pairs = [(a, b) for a, b in pairwise(self.batches) if a.behind > 0]
         pinned = all(abs(a.behind - b.rows - b.behind) < 1 for a, b in pairs)
         return self.ended and bool(pairs) and pinned and self.restless and self.batches[-1].behind == 0
+
+    @cached_property
+    def waiting_files(self) -> float:
+        """Files that usually wait behind a batch, with unknown numbers of records."""
+        files = [batch.files_behind for batch in self.batches if batch.files_behind >= 0]
+        return statistics.median(files or [0.0])
 
     @property
     def function(self) -> bool:

@@ -65,6 +65,9 @@ class ProgressReader:
         ]
         batch = _checked(read_batch(query.name, [*line, *map(json.dumps, sources)], self._before.get(id)), rows)
         self._before[id] = batch
+        behind, files_behind = batch.behind, _files_behind(sources)
+        if files and math.isnan(behind):
+            behind, files_behind = files_behind * rows / files, NAN
         states = progress.get("stateOperators") or ()
         partitions = sum(len(each) for source in sources for each in _kafka(source, "endOffset").values())
         query.width = max([query.width, partitions, *(int(each.get("numShufflePartitions") or 0) for each in states)])
@@ -78,7 +81,7 @@ class ProgressReader:
                 start,
                 batch.seconds,
                 batch.rows,
-                batch.behind,
+                behind,
                 durations,
                 tuple(stages),
                 float(sum(int(each.get("numRowsTotal") or 0) for each in states)) if states else NAN,
@@ -89,8 +92,16 @@ class ProgressReader:
                 files,
                 _lag(sources),
                 math.fsum(float(each.get(name) or 0) for each in states for name in STATE_WORK) / 1e3,
+                files_behind=files_behind,
             )
         )
+
+
+def _files_behind(sources: Iterable[Json]) -> float:
+    """Return the files that wait at Delta tables and Auto Loaders; NaN if none says so."""
+    reports = [(source.get("metrics") or {}).get("numFilesOutstanding") for source in sources]
+    files = [float(each) for each in reports if each is not None]
+    return math.fsum(files) if files else NAN
 
 
 def _source(progress: Json) -> dict[str, Any]:

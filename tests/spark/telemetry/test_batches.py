@@ -21,11 +21,11 @@ def test_kafka_lag_is_the_mean_times_the_number_of_partitions():
 
 def test_kafka_lag_follows_from_offsets_without_metrics():
     ends = {"t": {"0": 10, "1": 20}}
-    behind = lambda latest: (
-        read_batch(  # noqa: E731
-            "q", line(4, 0, 0.5, source(ends, ends, latest=latest, description="KafkaV2[Subscribe[t]]")), None
-        ).behind
-    )
+
+    def behind(latest):
+        kafka = source(ends, ends, latest=latest, description="KafkaV2[Subscribe[t]]")
+        return read_batch("q", line(4, 0, 0.5, kafka), None).behind
+
     assert behind({"t": {"0": 13, "1": 24}}) == 7
     assert behind(ends) == 0
     for anew in ({"t": {"0": 1, "1": 24}}, {"t": {"0": 13}}, None):
