@@ -26,6 +26,11 @@ ON_TRIGGER, OFF_PART, OFF_S, CHANCE = 0.8, 0.05, 0.25, 1e-3
 EARLY_S = 0.02
 # Most seconds between a poll without records and the batch that takes the next ones, for a query without an interval.
 POLL_S = 0.1
+# Shares of a batch, and of the batches of a run, for which a bounded run may wait. Seconds for which one that ends may have
+# been idle.
+BOUNDED_WAIT, BOUNDED_WAITS, BOUNDED_IDLE_S = 0.05, 0.05, 1.0
+# Sources that do not report how many records wait.
+SILENT_SOURCES = ("FileStreamSource", "Delta", "CloudFiles")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +109,8 @@ class LoggedQuery:
     Attributes:
         failure: Why a run of it failed last; empty if none did.
         failures: Runs that failed.
-        ended: True if its last run ended without a failure.
+        ends: Ends of the last batches of runs that then ended without a failure (epoch seconds).
+        idle: When it last reported that nothing had come (epoch seconds).
         rocksdb: True if its state is in RocksDB.
         dropped: Batches that were too many to keep.
         unfinished: Seconds for which a batch had run when the log ended; 0 without one.
@@ -119,13 +125,19 @@ class LoggedQuery:
     sink: str = ""
     failure: str = ""
     failures: int = 0
-    ended: bool = False
+    ends: list[float] = field(default_factory=list)
+    idle: float = -math.inf
     rocksdb: bool = False
     starts: list[float] = field(default_factory=list)
     dropped: int = 0
     unfinished: float = 0.0
     width: int = 0
     stateful: str = ""
+
+    def end(self) -> None:
+        """End a run without a failure, between two batches."""
+        if self.batches and self.idle <= self.batches[-1].end + BOUNDED_IDLE_S:
+            self.ends.append(self.batches[-1].end)
 
     def add(self, batch: LoggedBatch) -> None:
         """Add a batch; one that runs again replaces its first try."""
@@ -147,11 +159,22 @@ class LoggedQuery:
         return [batch for at, batch in enumerate(self.batches) if at not in cold and batch.rows > 0]
 
     @cached_property
+    def runs(self) -> list[list[LoggedBatch]]:
+        batches = list(self.batches)
+        cuts = [bisect.bisect_left(batches, at - EARLY_S, key=lambda batch: batch.start) for at in self.starts]
+        return [batches[first:last] for first, last in pairwise(sorted({0, *cuts, len(batches)}))]
+
+    @cached_property
     def bounded(self) -> bool:
-        """True if it ended once it had read what was there at its start, as with `availableNow`."""
-        pairs = [(a, b) for a, b in pairwise(self.batches) if a.behind > 0]
-        pinned = all(abs(a.behind - b.rows - b.behind) < 1 for a, b in pairs)
-        return self.ended and bool(pairs) and pinned and self.restless and self.batches[-1].behind == 0
+        """True if most runs ended once they had read what was there at their start, as with `availableNow`."""
+        runs = [run for run in self.runs if run[-1].end in self.ends and _read_what_was_there(run)]
+        # One run of a source that reports what it has, or of files in several batches, suffices.
+        sure = len(runs) > 1 or any(run[0].behind > 0 or (len(run) > 1 and self._is_silent) for run in runs)
+        return sure and 2 * len(runs) > len(self.runs)
+
+    @property
+    def _is_silent(self) -> bool:
+        return any(source.startswith(SILENT_SOURCES) for source in self.sources)
 
     @cached_property
     def waiting_files(self) -> float:
@@ -165,7 +188,7 @@ class LoggedQuery:
 
     @cached_property
     def _idle(self) -> list[tuple[LoggedBatch, LoggedBatch]]:
-        return [(a, b) for a, b in pairwise(self.batches) if b.start - a.end > POLL_S]
+        return [(a, b) for run in self.runs for a, b in pairwise(run) if b.start - a.end > POLL_S]
 
     @property
     def restless(self) -> bool:
@@ -190,6 +213,13 @@ class LoggedQuery:
             if on >= max(len(others), ON_TRIGGER * (on + contrary)) and (off / interval) ** on <= CHANCE:
                 return interval
         return NAN
+
+
+def _read_what_was_there(run: Sequence[LoggedBatch]) -> bool:
+    """Return True if its batches followed each other at once, no record came meanwhile, and none waited at its end."""
+    waits = sum(b.start - a.end > max(POLL_S, BOUNDED_WAIT * a.seconds) for a, b in pairwise(run))
+    came = any(abs(a.behind - b.rows - b.behind) >= 1 for a, b in pairwise(run))
+    return waits <= BOUNDED_WAITS * len(run) and not came and not (run[-1].behind > 0 or run[-1].files_behind > 0)
 
 
 @dataclass(slots=True)

@@ -88,6 +88,7 @@ class EventLog:
             b"org.apache.spark.sql.execution.ui.SparkListenerSQLExecutionStart": self._plan,
             f"{STREAMING}QueryStartedEvent".encode(): self._query_started,
             f"{STREAMING}QueryProgressEvent".encode(): self._query_progress,
+            f"{STREAMING}QueryIdleEvent".encode(): self._query_idle,
             f"{STREAMING}QueryTerminatedEvent".encode(): self._query_terminated,
         }
 
@@ -250,7 +251,6 @@ class EventLog:
         event = json.loads(line)
         query = self._progress.query(str(event["id"]), event.get("name"))
         self._running.pop(query.id, None)
-        query.ended = False
         if newest := max((each for each in self._stages if each[0] == query.id), default=None):
             self._open.add(newest)
         if "timestamp" in event:
@@ -274,12 +274,17 @@ class EventLog:
             for stage in self._numbers.pop(each, ()):
                 self._batch_of_stage.pop(stage, None)
 
+    def _query_idle(self, line: bytes) -> None:
+        event = json.loads(line)
+        self._progress.query(str(event["id"])).idle = epoch(event["timestamp"])
+
     def _query_terminated(self, line: bytes) -> None:
         event = json.loads(line)
         query = self._progress.query(str(event["id"]))
         failure = cause_of_failure(str(event.get("exception") or ""))
+        if not failure and query.id not in self._running:
+            query.end()
         self._running.pop(query.id, None)
-        query.ended = not failure
         if failure and not SHUT_DOWN.search(failure):
             query.failure, query.failures = failure, query.failures + 1
 

@@ -221,8 +221,11 @@ def _of_query(application: Application, query: LoggedQuery, target: float, *, ex
         change = "limit the records of a batch; more hosts if its tasks fill all slots"
         findings.append(Finding(query.name, "unfinished", evidence, change))
     if query.bounded:  # its purpose is not low latency, and it may be short
-        rules = [rule for rule in RULES if rule is not _files] if len(warm) >= LEAST_BATCHES else []
-        return [*findings, *(finding for rule in rules for finding in rule(application, query, warm))]
+        if len(warm) >= LEAST_BATCHES:
+            rules = [rule for rule in RULES if rule is not _files]
+            return [*findings, *(finding for rule in rules for finding in rule(application, query, warm))]
+        batches = [batch for batch in query.batches if batch.rows > 0]
+        return [*findings, *_partitions(application, query, batches), *_failures(application, query, batches)]
     findings += _of_time(application, query, warm, target)
     if not explicit:
         findings += _long_trigger(query, warm)

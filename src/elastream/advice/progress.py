@@ -52,6 +52,7 @@ class ProgressReader:
         if stages and "PythonForeachWriter" in query.sink:  # no plan or RDD of its stage says so
             stages[-1] = replace(stages[-1], times=replace(stages[-1].times, python=True, writes=True))
         if "addBatch" not in durations:
+            query.idle = epoch(progress["timestamp"])
             return
         number, start = int(progress["batchId"]), epoch(progress["timestamp"])
         rows = sum(int(each.get("numInputRows") or 0) for each in sources)

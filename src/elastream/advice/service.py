@@ -97,7 +97,7 @@ class Latency:
 
     @classmethod
     def logged(cls, query: LoggedQuery, batches: Sequence[LoggedBatch], target: float) -> "Latency":
-        if query.waiting_files:
+        if query.waiting_files or query.bounded:
             return cls()
         rows, ends = np.array([[batch.rows, batch.end] for batch in batches if batch.rows > 0]).T
         return cls.of(Arrivals.of(query, batches), rows, ends, target)

@@ -153,7 +153,7 @@ def _calibrated(
         others = math.fsum(each for other, each in work.items() if other != id) / max(ended - begun, 1e-9)
         slots = _left_by(application, others) if tasks else _shared_with(application, others)
         if query.bounded:
-            lasts = format_duration(query.batches[-1].end - query.batches[0].start)
+            lasts = format_duration(query.runs[-1][-1].end - query.runs[-1][0].start)
             unknown.append(f"sizes for {query.name}: it read what was there, as with availableNow, and ended after {lasts}")
             continue
         if files := query.waiting_files:
