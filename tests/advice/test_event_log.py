@@ -1,6 +1,8 @@
 """What is read of an event log, and of lines of progress."""
 
 import json
+import math
+import random
 
 import pytest
 
@@ -193,9 +195,10 @@ PROGRESS = progress(Query(), 0, 0.0, 1.0, 100)
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        ("hello\n", "neither an event of Spark nor the JSON of a StreamingQueryProgress$"),
+        ("hello\n", "neither an event of Spark nor the JSON of a StreamingQueryProgress; .* a driver's log$"),
         ("\n\n", "it is empty"),
         ("[" * 100_000, "neither an event of Spark nor"),
+        ('{"a":' * 100_000 + "}", "neither an event of Spark nor"),
         (json.dumps({**PROGRESS, "timestamp": "yesterday"}), "a StreamingQueryProgress: .*yesterday"),
         (json.dumps({name: each for name, each in PROGRESS.items() if name != "id"}), "it lacks 'id'"),
     ],
@@ -217,6 +220,62 @@ def test_idle_query_without_progress_is_not_unfinished(tmp_path):
     log.events = [each for each in log.events if "Progress" not in each["Event"]]
     log.add("SparkListenerJobEnd", **{"Job ID": 999, "Completion Time": 1_800_009_000_000})
     assert only_query(read_source(str(log.write(tmp_path / "log")))).unfinished == 0
+
+
+LOG4J = "26/01/01 10:00:00 INFO MicroBatchExecution: "
+FORMS = {
+    "over several lines": lambda lines: "\n".join(json.dumps(each, indent=2) for each in lines),
+    "an array over several lines": lambda lines: json.dumps(lines, indent=2),
+    "an array in one line": json.dumps,
+    "text in JSON": lambda lines: "\n".join(json.dumps({"progress": json.dumps(each)}) for each in lines),
+    "a driver's log": lambda lines: (
+        3 * f"{LOG4J}Running\n"
+        + "\n".join(
+            f"{LOG4J}Streaming query made progress: {json.dumps(each, indent=2)}\n{LOG4J}Committed {{offsets}} for batch"
+            for each in lines
+        )
+    ),
+    "one line each of a driver's log": lambda lines: "\n".join(
+        f"{LOG4J}Streaming query made progress: {json.dumps(each)}" for each in lines
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_progress_is_read_in_the_forms_of_other_languages(form, tmp_path):
+    lines = [progress(Query(), number, 10.0 * number, 1.0, 50) for number in range(5)]
+    (tmp_path / "log").write_text(form(lines) + "\n")
+    application = read_source(str(tmp_path / "log"))
+    assert (len(only_query(application).batches), application.unreadable) == (5, 0)
+
+
+def test_torn_progress_over_several_lines_is_skipped(tmp_path):
+    lines = [json.dumps(progress(Query(), number, 10.0 * number, 1.0, 50), indent=2) for number in range(5)]
+    (tmp_path / "log").write_text("\n".join([lines[0][40:], lines[1], lines[2][:300], *lines[3:], lines[0][:400]]))
+    application = read_source(str(tmp_path / "log"))
+    assert len(only_query(application).batches) == 3
+    assert application.unreadable >= 3
+
+
+ORDERS = [reversed, lambda lines: random.Random(1).sample(lines, len(lines)), lambda lines: 2 * lines]
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=["newest first", "shuffled", "twice"])
+def test_progress_in_any_order_tells_the_same(order, tmp_path):
+    lines = [json.dumps(progress(Query(), number, 10.0 * number, 3.0, 1000)) for number in range(60)]
+    tables = []
+    for each in (lines, list(order(lines))):
+        (tmp_path / "log").write_text("\n".join(each))
+        tables.append([table.rows for table in advise(str(tmp_path / "log"), cores=8).tables()])
+    assert tables[0] == tables[1]
+
+
+def test_runs_in_lines_of_progress_are_told_by_their_identifiers(tmp_path):
+    lines = [progress(Query(), number, 3600.0 * number, 60.0, 1000) | {"runId": f"run-{number}"} for number in range(12)]
+    (tmp_path / "log").write_text("\n".join(map(json.dumps, lines)))
+    query = only_query(read_source(str(tmp_path / "log")))
+    assert len(query.runs) == 12
+    assert math.isnan(query.trigger)
 
 
 def test_torn_first_line_of_progress_is_skipped(tmp_path):

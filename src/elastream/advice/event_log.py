@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from elastream.advice.application import Application, Executor, LoggedBatch, Stage
-from elastream.advice.progress import MALFORMED, MOST_SECONDS, ProgressReader, epoch
+from elastream.advice.progress import MALFORMED, MOST_SECONDS, ProgressReader, epoch, json_of
 from elastream.core.lateness import StageTimes
 from elastream.spark.jvm.failure import cause_of_failure
 
@@ -103,6 +103,7 @@ class EventLog:
                     reader(line)
                 except MALFORMED:
                     self.application.unreadable += 1
+        self._progress.finish()
         self._add_silent()
         for id, (_, begun) in self._running.items():
             if id in self._with_progress or (id in self.application.queries and not self.application.queries[id].batches):
@@ -257,9 +258,7 @@ class EventLog:
             query.starts.append(epoch(event["timestamp"]))
 
     def _query_progress(self, line: bytes) -> None:
-        progress = json.loads(line)["progress"]
-        if isinstance(progress, str):
-            progress = json.loads(progress)
+        progress = json_of(json.loads(line)["progress"])
         key = str(progress["id"]), int(progress["batchId"])
         self._with_progress.add(key[0])
         if self._running.get(key[0], (-1, 0.0))[0] == key[1]:

@@ -20,11 +20,12 @@ MOST_EPOCH, MOST_SECONDS, MOST_RECORDS = 1e11, 1e7, 1e12
 
 
 class ProgressReader:
-    """Adds batches to an application from progress, in the order of the log."""
+    """Adds batches to an application from progress, in any order."""
 
     def __init__(self, application: Application) -> None:
         self._application = application
         self._before: dict[str, Batch] = {}
+        self._begun: dict[tuple[str, str], float] = {}
 
     def query(self, id: str, name: str | None = None) -> LoggedQuery:
         queries = self._application.queries
@@ -33,6 +34,15 @@ class ProgressReader:
             names = {query.name for query in queries.values()}
             queries[id] = LoggedQuery(id, named if named not in names else f"{named} {id[:8]}")
         return queries[id]
+
+    def finish(self) -> None:
+        """Sort the batches of each query, and date its runs if the log does not."""
+        for query in self._application.queries.values():
+            batches = sorted(query.batches, key=lambda batch: (batch.start, batch.number))
+            query.batches.clear()
+            for batch in batches:
+                query.add(batch)
+            query.starts = sorted(query.starts or (at for (id, _), at in self._begun.items() if id == query.id))
 
     def read(self, progress: Json, stages: Iterable[Stage] = (), files: int = 0) -> None:
         """Add the batch of `progress`; one without work is left out.
@@ -55,6 +65,7 @@ class ProgressReader:
             query.idle = epoch(progress["timestamp"])
             return
         number, start = int(progress["batchId"]), epoch(progress["timestamp"])
+        run = id, str(progress.get("runId"))
         rows = sum(int(each.get("numInputRows") or 0) for each in sources)
         line = [
             str(number),
@@ -66,6 +77,7 @@ class ProgressReader:
         ]
         batch = _checked(read_batch(query.name, [*line, *map(json.dumps, sources)], self._before.get(id)), rows)
         self._before[id] = batch
+        self._begun[run] = min(start, self._begun.get(run, start))
         behind, files_behind = batch.behind, _files_behind(sources)
         if files and math.isnan(behind):
             behind, files_behind = files_behind * rows / files, NAN
@@ -106,17 +118,18 @@ def _files_behind(sources: Iterable[Json]) -> float:
 
 
 def _source(progress: Json) -> dict[str, Any]:
-    offsets = {name: _parsed(progress.get(name)) for name in ("startOffset", "endOffset", "latestOffset")}
+    offsets = {name: json_of(progress.get(name)) for name in ("startOffset", "endOffset", "latestOffset")}
     return {**progress, **offsets}
 
 
-def _parsed(offset: object) -> object:
-    if not isinstance(offset, str):
-        return offset
+def json_of(value: Any) -> Any:
+    """Return what a text holds as JSON; another value as it is."""
+    if not isinstance(value, str):
+        return value
     try:
-        return json.loads(offset)
+        return json.loads(value)
     except ValueError:
-        return offset
+        return value
 
 
 def _checked(batch: Batch, rows: int) -> Batch:

@@ -300,5 +300,9 @@ def cross_validated(
             return NAN, NAN
         logged = Latency.logged(query, other, target)
         predicted = model.predict(Arrivals.of(query, other), slots, target)
-        errors.append((abs(predicted.p50 / logged.p50 - 1), abs(predicted.p99 / logged.p99 - 1)))
+        errors.append((_error(predicted.p50, logged.p50), _error(predicted.p99, logged.p99)))
     return statistics.mean(each[0] for each in errors), statistics.mean(each[1] for each in errors)
+
+
+def _error(predicted: float, logged: float) -> float:
+    return abs(predicted / logged - 1) if logged else NAN

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 import numpy as np
@@ -19,7 +19,7 @@ import pyarrow as pa
 from elastream.advice import prometheus, spark_page
 from elastream.advice.application import Application, Executor, LoggedBatch, LoggedQuery
 from elastream.advice.event_log import EVENT, EventLog
-from elastream.advice.progress import MALFORMED, ProgressReader
+from elastream.advice.progress import MALFORMED, ProgressReader, json_of
 from elastream.advice.web import WEB, NoSuchPage, Site
 from elastream.core.decision import often_said
 from elastream.core.metrics import Metric
@@ -41,6 +41,9 @@ LZ4_BLOCK, SNAPPY, LZF = b"LZ4Block", b"\x82SNAPPY\x00", b"ZV"
 PART = re.compile(r"events_(\d+)_.*")
 # Databricks names parts by their dates, and the one that is written without.
 LAST_OF_DATABRICKS = "eventlog"
+JSON = json.JSONDecoder()
+# Beginning of an object, and the most characters of one over several lines.
+TEXT_OF_JSON, LONGEST_PROGRESS = re.compile(r'\{\s*"'), 1 << 20
 
 
 def lines_of(source: AnyPath) -> Iterator[bytes]:
@@ -220,17 +223,48 @@ def _read_address(address: str) -> Application:
 def _read_progress(source: str, lines: Iterable[bytes]) -> Application:
     application, first = Application(source, "progress of queries"), ""
     reader = ProgressReader(application)
-    for line in lines:
-        try:
-            entries = json.loads(line)
-            for entry in entries if isinstance(entries, list) else [entries]:
-                reader.read(entry.get("progress", entry))
-        except MALFORMED as error:
-            first = first or f"the JSON of a StreamingQueryProgress{_why(error)}"
-            application.unreadable += 1
-    if first and not any(query.batches for query in application.queries.values()):
-        raise InputError(f"{source} is not a log that can be read: its first line is neither an event of Spark nor {first}")
+    for objects, torn in _objects(lines):
+        unreadable = torn
+        for each in objects:
+            try:
+                reader.read(json_of(each.get("progress", each)))
+            except MALFORMED as error:
+                first, unreadable = first or _why(error), True
+        application.unreadable += unreadable
+    reader.finish()
+    if (first or not application.queries) and not any(query.batches for query in application.queries.values()):
+        what = f"its first line is neither an event of Spark nor the JSON of a StreamingQueryProgress{first}"
+        hint = "give an event log, or such JSON in lines, in an array, or in a driver's log"
+        raise InputError(f"{source} is not a log that can be read: {what}; {hint}")
     return application
+
+
+def _objects(lines: Iterable[bytes]) -> Iterator[tuple[list[Any], bool]]:
+    """Yield the JSON objects that end in a line, and True if one is torn. They may begin in an earlier one, behind text."""
+    text = ""
+    for line in lines:
+        if not text and b"{" not in line:
+            continue
+        text += line.decode(errors="replace") + "\n"
+        long = len(text) > LONGEST_PROGRESS
+        if not long and not line.rstrip(b" \t\r,]").endswith(b"}"):
+            continue
+        objects, torn, at = list[Any](), False, 0
+        while (at := text.find("{", at)) >= 0:
+            try:
+                each, at = JSON.raw_decode(text, at)
+                objects.append(each)
+            except RecursionError:
+                torn, text = True, ""
+            except ValueError as error:
+                if isinstance(error, json.JSONDecodeError) and not text[error.pos + 1 :].strip() and not long:
+                    break  # it may go on
+                torn |= TEXT_OF_JSON.match(text, at) is not None
+                at += 1
+        text = text[at:] if at >= 0 else ""
+        yield objects, torn
+    if TEXT_OF_JSON.match(text):
+        yield [], True
 
 
 def _why(error: Exception) -> str:
