@@ -7,10 +7,12 @@ import itertools
 import json
 import math
 import re
+import zipfile
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 import numpy as np
@@ -26,16 +28,20 @@ from elastream.core.metrics import Metric
 from elastream.core.wording import counted
 from elastream.errors import InputError
 from elastream.recording.directory import RunDirectory
-from elastream.recording.paths import AnyPath, path_of, scanned
+from elastream.recording.paths import AnyPath, path_of
 from elastream.recording.recorder import Recording
 from elastream.units import format_duration
 
+LogPath: TypeAlias = AnyPath | zipfile.Path
 # Bytes read at once, plain and decompressed: of a file that is cut off, up to so many are lost.
 CHUNK, DECOMPRESSED = 1 << 20, 1 << 14
 # Most bytes of a block that a damaged header may ask for.
 LARGEST_BLOCK = 1 << 28
 # First bytes of a file, by codec.
 CODECS = {b"\x28\xb5\x2f\xfd": "zstd", b"\x1f\x8b": "gzip", b"\x04\x22\x4d\x18": "lz4"}
+# Errors of reading a damaged file, or a file in an archive.
+DAMAGE = (OSError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)
+ZIP = b"PK\x03\x04"
 LZ4_BLOCK, SNAPPY, LZF = b"LZ4Block", b"\x82SNAPPY\x00", b"ZV"
 # Parts of a rolled log: `events_2_app-1.zstd`, or `events_2_app-1.compact` instead of all parts up to it.
 PART = re.compile(r"events_(\d+)_.*")
@@ -46,36 +52,48 @@ JSON = json.JSONDecoder()
 TEXT_OF_JSON, LONGEST_PROGRESS = re.compile(r'\{\s*"'), 1 << 20
 
 
-def lines_of(source: AnyPath) -> Iterator[bytes]:
+def lines_of(source: LogPath) -> Iterator[bytes]:
     """Yield the lines of a log file, or of all parts of a rolled one.
 
     Raises:
         InputError: There is no such file, no log in the folder, or no way to decompress it.
     """
     for part in parts_of(source):
-        with part.open("rb") as file:
-            yield from _lines(_decompressed(file, part))
+        yield from _lines(_decompressed(part))
 
 
-def parts_of(source: AnyPath) -> list[AnyPath]:
+def parts_of(source: LogPath) -> list[LogPath]:
     """Return the files of a log in order. Raises InputError if there are none."""
     if source.is_file():
-        return [source]
+        return [source] if isinstance(source, zipfile.Path) else _unzipped(source)
     if not source.is_dir():
         raise InputError(f"there is no file or folder {source}")
-    names = sorted(each.name for each in scanned(source))
+    names = sorted(each.name for each in source.iterdir())
     numbered = sorted((int(match[1]), name) for name in names if (match := PART.fullmatch(name)))
     if not numbered and LAST_OF_DATABRICKS in names:
         dated = [name for name in names if name.startswith(f"{LAST_OF_DATABRICKS}-")]
         return [source / name for name in (*dated, LAST_OF_DATABRICKS)]
     if not numbered:
-        names = [each for each in names if not each.startswith("appstatus_")]
+        names = [each for each in names if not each.startswith(("appstatus_", "."))]
+        if len(names) == 1:
+            return parts_of(source / names[0])
         hint = f"give one of what it holds, such as {names[-1]}" if names else "it is empty"
         raise InputError(f"{source} is not the log of one application: {hint}")
     compact = max((number for number, name in numbered if name.endswith(".compact")), default=0)
     return [
         source / name for number, name in numbered if number > compact or (number == compact and name.endswith(".compact"))
     ] or [source / name for _, name in numbered]
+
+
+def _unzipped(source: LogPath) -> list[LogPath]:
+    """Return the files of a log in an archive of the history server, else `source`."""
+    with source.open("rb") as file:
+        if file.read(len(ZIP)) != ZIP:
+            return [source]
+    try:
+        return parts_of(zipfile.Path(zipfile.ZipFile(source.open("rb"))))
+    except DAMAGE as error:
+        raise InputError(f"{source} cannot be read: {error}") from None
 
 
 def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
@@ -92,19 +110,22 @@ def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
         yield rest
 
 
-def _decompressed(file: IO[bytes], place: AnyPath) -> Iterator[bytes]:
-    magic = file.read(8)
-    file.seek(0)
-    if magic.startswith(LZF):
-        raise InputError(f"{place} is compressed with LZF, which cannot be read; set spark.eventLog.compression.codec=zstd")
+def _decompressed(part: LogPath) -> Iterator[bytes]:
     any_yet = False
     try:
-        for chunk in _chunks(file, magic):
-            any_yet = True
-            yield chunk
-    except OSError as error:
+        with part.open("rb") as file:
+            magic = file.read(8)
+            file.seek(0)
+            if magic.startswith(LZF):
+                hint = "set spark.eventLog.compression.codec=zstd"
+                raise InputError(f"{part} is compressed with LZF, which cannot be read; {hint}")
+            for chunk in _chunks(file, magic):
+                any_yet = True
+                yield chunk
+    except DAMAGE as error:
         if not any_yet:
-            raise InputError(f"{place} cannot be read: {error}") from None
+            why = getattr(error, "strerror", None) or str(error) or "it is cut off"
+            raise InputError(f"{part} cannot be read: {why}") from None
 
 
 def _chunks(file: IO[bytes], magic: bytes) -> Iterator[bytes]:
