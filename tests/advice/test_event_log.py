@@ -222,6 +222,48 @@ def test_idle_query_without_progress_is_not_unfinished(tmp_path):
     assert only_query(read_source(str(log.write(tmp_path / "log")))).unfinished == 0
 
 
+def without_executors(log, *ids):
+    log.events = [e for e in log.events if e["Event"] != "SparkListenerExecutorAdded" or e["Executor ID"] not in ids]
+    return log
+
+
+@pytest.mark.parametrize(("settings", "slots"), [({"spark.executor.cores": "3"}, 3 + 3 + 2), ({}, 3 * 2)])
+def test_executors_that_the_log_does_not_add_are_known_by_their_tasks(settings, slots, tmp_path):
+    log = without_executors(log_of(*[100] * 12, executors=(2, 2, 2)), "0", "1")
+    log.events[1]["Spark Properties"] = settings
+    application = read_source(str(log.write(tmp_path / "log")))
+    second, last = only_query(application).batches[1].start, application.span[1]
+    assert [application.slots(at) for at in (second, last)] == [slots, slots]
+    (unknown,) = application.unknown
+    cores = 3 if settings else 2
+    assert unknown == f"when 2 executors came, and their cores: they count from their first tasks, with {cores} cores each"
+
+
+def test_executors_of_unknown_cores_are_left_out(tmp_path):
+    log = without_executors(log_of(*[100] * 12), "0", "1")
+    assert read_source(str(log.write(tmp_path / "log"))).executors == {}
+    log.events[1]["Spark Properties"] = {"spark.executor.cores": "many"}
+    assert read_source(str(log.write(tmp_path / "log"))).executors == {}
+
+
+@pytest.mark.parametrize("early", [False, True], ids=["after the start", "before the start"])
+def test_applications_in_one_file_count_one_after_the_other(early, tmp_path):
+    first, second = log_of(*[100] * 12), LogOf((2, 2, 2))
+    for event in second.events[2:]:
+        event["Timestamp"] += 1_000_000
+    for number in range(12, 24):
+        second.batch(Query(), number, 10.0 * number + 1e3, 100, [Stage([0.5] * 6, 100)], slots=6)
+    if early:  # as a local master adds its driver
+        for log in (first, second):
+            log.events.insert(4, log.events.pop(2))
+    (tmp_path / "log").write_text("\n".join(first.lines() + second.lines()))
+    application = read_source(str(tmp_path / "log"))
+    begun, ended = application.span
+    assert (application.slots(begun), application.slots(ended)) == (4, 6)
+    assert [len(batch.stages) for batch in only_query(application).batches] == [2] * 12 + [1] * 12
+    assert application.unknown == ["the applications apart: the file holds 2, one after the other"]
+
+
 LOG4J = "26/01/01 10:00:00 INFO MicroBatchExecution: "
 FORMS = {
     "over several lines": lambda lines: "\n".join(json.dumps(each, indent=2) for each in lines),

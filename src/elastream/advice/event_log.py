@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 from elastream.advice.application import Application, Executor, LoggedBatch, Stage
 from elastream.advice.progress import MALFORMED, MOST_SECONDS, ProgressReader, epoch, json_of
 from elastream.core.lateness import StageTimes
+from elastream.core.wording import counted
 from elastream.spark.jvm.failure import cause_of_failure
 
 Json = Mapping[str, Any]
@@ -74,6 +76,8 @@ class EventLog:
         self._with_progress = set[str]()
         self._open = set[tuple[str, int]]()  # newest batches of queries that started anew
         self._last = 0.0
+        self._applications = 1
+        self._newest = set[str]()  # executors added since the newest start of a log
         self._readers: dict[bytes, Callable[[bytes], None]] = {
             b"SparkListenerLogStart": self._log_start,
             b"SparkListenerApplicationStart": self._application_start,
@@ -105,6 +109,10 @@ class EventLog:
                     self.application.unreadable += 1
         self._progress.finish()
         self._add_silent()
+        self._add_cores()
+        if self._applications > 1:
+            text = f"the applications apart: the file holds {self._applications}, one after the other"
+            self.application.unknown.append(text)
         for id, (_, begun) in self._running.items():
             if id in self._with_progress or (id in self.application.queries and not self.application.queries[id].batches):
                 self._progress.query(id).unfinished = max(0.0, self._last - begun)
@@ -126,13 +134,48 @@ class EventLog:
                 query.width = max(query.width, *(each.times.tasks for each in stages))
                 query.add(LoggedBatch(number, begun, ended - begun, rows, stages=stages))
 
+    def _add_cores(self) -> None:
+        """Give cores to executors that the log does not add. Without any known cores, leave them out."""
+        executors, named = self.application.executors, self.application.settings.get("spark.executor.cores", "")
+        silent = [id for id, each in executors.items() if math.isnan(each.cores)]
+        others = [each.cores for each in executors.values() if not math.isnan(each.cores)]
+        cores = float(named) if named.isdecimal() else statistics.median_low(others or [0.0])
+        if not 1 <= cores < MOST_CORES:
+            self.application.executors = {id: each for id, each in executors.items() if id not in silent}
+        elif silent:
+            for id in silent:
+                executors[id].cores = cores
+            came = f"when {counted(len(silent), 'executor')} came, and their cores"
+            self.application.unknown.append(f"{came}: they count from their first tasks, with {cores:g} cores each")
+
     def _log_start(self, line: bytes) -> None:
         self.application.version = str(json.loads(line)["Spark Version"])
+        self._newest.clear()
 
     def _application_start(self, line: bytes) -> None:
-        event = json.loads(line)
-        self.application.name, self.application.id = str(event["App Name"]), str(event.get("App ID", ""))
-        self.application.begun = MILLI * event["Timestamp"]
+        event, application = json.loads(line), self.application
+        begun = MILLI * event["Timestamp"]
+        if not math.isnan(application.begun) and application.begun != begun:
+            self._end_application()
+        application.name, application.id = str(event["App Name"]), str(event.get("App ID", ""))
+        application.begun = begun
+
+    def _end_application(self) -> None:
+        """End what the application before has left: identifiers begin anew."""
+        application = self.application
+        ended = self._last if math.isnan(application.ended) else application.ended
+        for id in [id for id in application.executors if id not in self._newest]:
+            application.executors[id].removed = min(application.executors[id].removed, ended)
+            self._rename(id)
+        self._applications += 1
+        application.ended = math.nan
+        for by_id in (self._tasks, self._batch_of_stage, self._foreign, self._running):
+            by_id.clear()
+
+    def _rename(self, id: str) -> None:
+        """Make room for an executor of the next application."""
+        executors = self.application.executors
+        executors[f"{id} of application {self._applications}"] = executors.pop(id)
 
     def _application_end(self, line: bytes) -> None:
         self.application.ended = MILLI * json.loads(line)["Timestamp"]
@@ -147,7 +190,11 @@ class EventLog:
         id, cores = str(event["Executor ID"]), float(event["Executor Info"]["Total Cores"])
         if not 1 <= cores < MOST_CORES:
             raise ValueError("no executor has so many cores")
-        self.application.executors[id] = Executor(id, cores, MILLI * event["Timestamp"])
+        added, before = MILLI * event["Timestamp"], self.application.executors.get(id)
+        if before is not None and before.added != added and id not in self._newest:
+            self._rename(id)
+        self._newest.add(id)
+        self.application.executors[id] = Executor(id, cores, added)
 
     def _executor_removed(self, line: bytes) -> None:
         event = json.loads(line)
@@ -189,7 +236,7 @@ class EventLog:
     def _task_end(self, line: bytes) -> None:
         event = _parsed(line)
         info, metrics = event["Task Info"], event.get("Task Metrics")
-        executor = self.application.executors.get(str(info["Executor ID"]))
+        executor = self._executor(info)
         if event["Stage ID"] not in self._batch_of_stage:
             if executor is not None and metrics is not None:
                 executor.run += MILLI * metrics["Executor Run Time"]
@@ -218,6 +265,16 @@ class EventLog:
         tasks.shuffled |= shuffle.get("Local Bytes Read", 0) + shuffle.get("Remote Bytes Read", 0) > 0
         tasks.files += write.get("Records Written", 0) > 0
         tasks.written += write.get("Bytes Written", 0)
+
+    def _executor(self, task: Json) -> Executor | None:
+        """Return the executor of a task; one that the log does not add has unknown cores. None for such a driver."""
+        id, launched = str(task["Executor ID"]), MILLI * task["Launch Time"]
+        executor = self.application.executors.get(id)
+        if id != "driver" and (executor is None or math.isnan(executor.cores)):
+            executor = executor or Executor(id, math.nan, launched)
+            executor.added = min(executor.added, launched)
+            self.application.executors[id] = executor
+        return executor
 
     def _stage_completed(self, line: bytes) -> None:
         info = json.loads(line)["Stage Info"]
