@@ -181,6 +181,9 @@ HEALTHY = {
     "what was there, read in full batches": lambda: bounded(),
     "files of hourly runs": lambda: bounded(query=FILES_IN, runs=4, batches=5, source=lambda n: NO_OFFSETS, files=100),
     "hourly runs of one batch": lambda: bounded(runs=12, batches=1, source=lambda n: kafka(3 * n, lambda _: [0] * 4)),
+    "files of a table in hourly runs": lambda: bounded(
+        query=TABLE, runs=3, batches=5, source=lambda n: files_left(100 * (4 - n % 5)), files=100
+    ),
     "files of the only run": lambda: bounded(query=FILES_IN, batches=5, source=lambda n: NO_OFFSETS, files=100),
     "a file that is missing once": lambda: job(
         usual, query=FILES_IN, files=1, rows=lambda n: 1000, every=4.0, idle=(20,)

@@ -121,6 +121,23 @@ def test_offsets_of_kafka_tell_rows_and_lag(tmp_path):
     assert (batch.lag.partition, batch.lag.records, batch.lag.partitions) == ("t-0", 100, 3)
 
 
+def test_kinesis_lag_in_time_tells_the_records_that_wait(tmp_path):
+    metrics = {"metrics": {"avgMsBehindLatest": "40000.0", "maxMsBehindLatest": "60000"}}
+    lines = [progress(Query(source="KinesisV2[orders]"), n, 10.0 * n, 1.0, 200, source=metrics) for n in range(3)]
+    path = tmp_path / "progress.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    batches = only_query(read_source(str(path))).batches
+    assert [batch.behind for batch in batches][1:] == [800, 800]  # 40 s of 20 records/s
+
+
+def test_durations_of_other_forms_are_left_out(tmp_path):
+    line = progress(Query(), 0, 0.0, 1.0, 100)
+    line["durationMs"] |= {"note": "slow", "none": None, "list": [1]}
+    (tmp_path / "log").write_text(json.dumps(line))
+    (batch,) = only_query(read_source(str(tmp_path / "log"))).batches
+    assert "note" not in batch.durations
+
+
 def test_progress_may_hold_offsets_as_json_or_as_text(tmp_path):
     source = {name: json.loads(text) for name, text in KAFKA.items()}
     lines = [
@@ -344,6 +361,15 @@ def test_continuous_query_is_named(tmp_path):
     log.add("SparkListenerJobStart", **{"Job ID": 0, "Stage IDs": [], "Properties": {"__continuous_start_epoch": "0"}})
     with pytest.raises(InputError, match="continuous trigger: advice is for micro-batches"):
         read_source(str(log.write(tmp_path / "log")))
+
+
+def test_continuous_query_beside_others_is_named(tmp_path):
+    log = log_of(100, 120)
+    properties = {"__continuous_start_epoch": "0"}
+    log.add("SparkListenerJobStart", **{"Job ID": 90, "Stage IDs": [], "Properties": properties})
+    log.started(Query("steady", "99999999-2222-3333-4444-555555555555"))
+    application = read_source(str(log.write(tmp_path / "log")))
+    assert application.unknown == ["anything of steady: it has no finished batch, as with a continuous trigger"]
 
 
 def test_log_without_its_beginning_is_read_from_the_next_line(tmp_path):

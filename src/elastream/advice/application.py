@@ -71,7 +71,8 @@ class LoggedBatch:
         files: Files that it read; 0 if unknown.
         state_work: Core-seconds of commits and removals of its state.
         first, last: Arrival of its first and last record (epoch seconds); NaN if unknown.
-        files_behind: Files that its sources still had, with unknown numbers of records; NaN if none reports any.
+        files_behind: Files that its sources still had; NaN if none reports any.
+        estimated: True if `behind` follows from files or from a lag in time.
     """
 
     number: int
@@ -92,6 +93,7 @@ class LoggedBatch:
     first: float = NAN
     last: float = NAN
     files_behind: float = NAN
+    estimated: bool = False
 
     @property
     def end(self) -> float:
@@ -179,8 +181,8 @@ class LoggedQuery:
     @cached_property
     def waiting_files(self) -> float:
         """Files that usually wait behind a batch, with unknown numbers of records."""
-        files = [batch.files_behind for batch in self.batches if batch.files_behind >= 0]
-        return statistics.median(files or [0.0])
+        reports = [batch for batch in self.batches if batch.files_behind >= 0]
+        return statistics.median([0.0 if each.behind >= 0 else each.files_behind for each in reports] or [0.0])
 
     @property
     def function(self) -> bool:
@@ -218,7 +220,7 @@ class LoggedQuery:
 def _read_what_was_there(run: Sequence[LoggedBatch]) -> bool:
     """Return True if its batches followed each other at once, no record came meanwhile, and none waited at its end."""
     waits = sum(b.start - a.end > max(POLL_S, BOUNDED_WAIT * a.seconds) for a, b in pairwise(run))
-    came = any(abs(a.behind - b.rows - b.behind) >= 1 for a, b in pairwise(run))
+    came = any(abs(a.behind - b.rows - b.behind) >= 1 for a, b in pairwise(run) if not a.estimated)
     return waits <= BOUNDED_WAITS * len(run) and not came and not (run[-1].behind > 0 or run[-1].files_behind > 0)
 
 

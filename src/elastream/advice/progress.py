@@ -15,6 +15,8 @@ Json = Mapping[str, Any]
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 # Work on state that does not follow from a batch's records (ms, of all tasks).
 STATE_WORK = ("allRemovalsTimeMs", "commitTimeMs")
+# Shorter lags in time are those of a poll.
+LEAST_LAG_S = 1.0
 # Larger figures are damage: the year 5138, four months, a thousand billion.
 MOST_EPOCH, MOST_SECONDS, MOST_RECORDS = 1e11, 1e7, 1e12
 
@@ -53,7 +55,7 @@ class ProgressReader:
         id = str(progress["id"])
         query = self.query(id, progress.get("name"))
         durations = {
-            name: float(each) / 1e3 for name, each in (progress.get("durationMs") or {}).items() if each is not None
+            name: each / 1e3 for name, each in (progress.get("durationMs") or {}).items() if isinstance(each, int | float)
         }
         sources = [_source(each) for each in progress.get("sources") or ()]
         query.sources = tuple(str(each.get("description")) for each in sources)
@@ -75,12 +77,17 @@ class ProgressReader:
             "-",
             "{}",
         ]
-        batch = _checked(read_batch(query.name, [*line, *map(json.dumps, sources)], self._before.get(id)), rows)
+        before = self._before.get(id)
+        batch = _checked(read_batch(query.name, [*line, *map(json.dumps, sources)], before), rows)
         self._before[id] = batch
         self._begun[run] = min(start, self._begun.get(run, start))
-        behind, files_behind = batch.behind, _files_behind(sources)
-        if files and math.isnan(behind):
-            behind, files_behind = files_behind * rows / files, NAN
+        behind, files_behind = batch.behind, _total(sources, "numFilesOutstanding")
+        estimated = math.isnan(behind)
+        if estimated and (files or not files_behind):
+            behind = files_behind * rows / max(1, files)
+        elif estimated and before is not None and start > before.start:  # Kinesis tells its lag in time
+            late = _total(sources, "avgMsBehindLatest") / 1e3
+            behind = 0.0 if late < LEAST_LAG_S else late * rows / (start - before.start)
         states = progress.get("stateOperators") or ()
         partitions = sum(len(each) for source in sources for each in _kafka(source, "endOffset").values())
         query.width = max([query.width, partitions, *(int(each.get("numShufflePartitions") or 0) for each in states)])
@@ -106,15 +113,16 @@ class ProgressReader:
                 _lag(sources),
                 math.fsum(float(each.get(name) or 0) for each in states for name in STATE_WORK) / 1e3,
                 files_behind=files_behind,
+                estimated=estimated,
             )
         )
 
 
-def _files_behind(sources: Iterable[Json]) -> float:
-    """Return the files that wait at Delta tables and Auto Loaders; NaN if none says so."""
-    reports = [(source.get("metrics") or {}).get("numFilesOutstanding") for source in sources]
-    files = [float(each) for each in reports if each is not None]
-    return math.fsum(files) if files else NAN
+def _total(sources: Iterable[Json], name: str) -> float:
+    """Return the sum of a metric of sources; NaN if none reports it."""
+    reports = [(source.get("metrics") or {}).get(name) for source in sources]
+    figures = [float(each) for each in reports if each is not None]
+    return math.fsum(figures) if figures else NAN
 
 
 def _source(progress: Json) -> dict[str, Any]:

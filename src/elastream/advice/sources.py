@@ -300,7 +300,8 @@ def _check(application: Application) -> None:
     longest = max((query.unfinished for query in application.queries.values()), default=0.0)
     application.queries = {id: query for id, query in application.queries.items() if query.batches}
     if application.queries:
-        application.unknown += [f"anything of {name}: it has no finished batch" for name in names]
+        why = "it has no finished batch" + (", as with a continuous trigger" if application.continuous else "")
+        application.unknown += [f"anything of {name}: {why}" for name in names]
         return
     if application.continuous:
         raise InputError(f"{application.source} has a query with a continuous trigger: advice is for micro-batches")
