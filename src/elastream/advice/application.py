@@ -127,7 +127,7 @@ class LoggedQuery:
     sink: str = ""
     failure: str = ""
     failures: int = 0
-    ends: list[float] = field(default_factory=list)
+    ends: set[float] = field(default_factory=set)
     idle: float = -math.inf
     rocksdb: bool = False
     starts: list[float] = field(default_factory=list)
@@ -139,7 +139,7 @@ class LoggedQuery:
     def end(self) -> None:
         """End a run without a failure, between two batches."""
         if self.batches and self.idle <= self.batches[-1].end + BOUNDED_IDLE_S:
-            self.ends.append(self.batches[-1].end)
+            self.ends.add(self.batches[-1].end)
 
     def add(self, batch: LoggedBatch) -> None:
         """Add a batch; one that runs again replaces its first try."""
@@ -169,14 +169,10 @@ class LoggedQuery:
     @cached_property
     def bounded(self) -> bool:
         """True if most runs ended once they had read what was there at their start, as with `availableNow`."""
-        runs = [run for run in self.runs if run[-1].end in self.ends and _read_what_was_there(run)]
-        # One run of a source that reports what it has, or of files in several batches, suffices.
-        sure = len(runs) > 1 or any(run[0].behind > 0 or (len(run) > 1 and self._is_silent) for run in runs)
-        return sure and 2 * len(runs) > len(self.runs)
-
-    @property
-    def _is_silent(self) -> bool:
-        return any(source.startswith(SILENT_SOURCES) for source in self.sources)
+        silent = any(source.startswith(SILENT_SOURCES) for source in self.sources)
+        ended = [run for run in self.runs if run[-1].end in self.ends and _read_what_was_there(run)]
+        runs = [run for run in ended if len(run) == 1 or silent or run[-1].behind == 0]
+        return (len(runs) > 1 or any(len(run) > 1 for run in runs)) and 2 * len(runs) > len(self.runs)
 
     @cached_property
     def waiting_files(self) -> float:
