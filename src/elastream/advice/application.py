@@ -63,7 +63,7 @@ class LoggedBatch:
 
     Attributes:
         start: Epoch seconds.
-        behind: Records that its sources still had; NaN if none reports any.
+        behind: Records that its sources still had; NaN if unknown.
         durations: Seconds of the parts of its trigger, by Spark's names.
         state: Rows of all stateful operators; NaN without any.
         watermark: Epoch seconds; NaN without one.
@@ -71,8 +71,8 @@ class LoggedBatch:
         files: Files that it read; 0 if unknown.
         state_work: Core-seconds of commits and removals of its state.
         first, last: Arrival of its first and last record (epoch seconds); NaN if unknown.
-        files_behind: Files that its sources still had; NaN if none reports any.
-        estimated: True if `behind` follows from files or from a lag in time.
+        files_behind: Files that its sources still had; NaN if unknown.
+        estimated: True if `behind` follows from files or time.
     """
 
     number: int
@@ -109,10 +109,10 @@ class LoggedQuery:
     """A streaming query, through all its runs.
 
     Attributes:
-        failure: Why a run of it failed last; empty if none did.
+        failure: Why a run failed last; empty if none did.
         failures: Runs that failed.
-        ends: Ends of the last batches of runs that then ended without a failure (epoch seconds).
-        idle: When it last reported that nothing had come (epoch seconds).
+        ends: Ends of runs that ended between batches (epoch seconds).
+        idle: When it was last idle (epoch seconds).
         rocksdb: True if its state is in RocksDB.
         dropped: Batches that were too many to keep.
         unfinished: Seconds for which a batch had run when the log ended; 0 without one.
@@ -137,7 +137,7 @@ class LoggedQuery:
     stateful: str = ""
 
     def end(self) -> None:
-        """End a run without a failure, between two batches."""
+        """End a run between two batches."""
         if self.batches and self.idle <= self.batches[-1].end + BOUNDED_IDLE_S:
             self.ends.add(self.batches[-1].end)
 
@@ -168,7 +168,7 @@ class LoggedQuery:
 
     @cached_property
     def bounded(self) -> bool:
-        """True if most runs ended once they had read what was there at their start, as with `availableNow`."""
+        """True if most runs read what was there at their start, as with `availableNow`."""
         silent = any(source.startswith(SILENT_SOURCES) for source in self.sources)
         ended = [run for run in self.runs if run[-1].end in self.ends and _read_what_was_there(run)]
         runs = [run for run in ended if len(run) == 1 or silent or run[-1].behind == 0]
@@ -176,7 +176,7 @@ class LoggedQuery:
 
     @cached_property
     def waiting_files(self) -> float:
-        """Files that usually wait behind a batch, with unknown numbers of records."""
+        """Files that usually wait, with unknown records."""
         reports = [batch for batch in self.batches if batch.files_behind >= 0]
         return statistics.median([0.0 if each.behind >= 0 else each.files_behind for each in reports] or [0.0])
 
@@ -190,7 +190,7 @@ class LoggedQuery:
 
     @property
     def restless(self) -> bool:
-        """True if each batch followed the one before at once."""
+        """True if each batch followed at once."""
         return not self._idle[COLD_BATCHES:]
 
     @cached_property
@@ -214,7 +214,7 @@ class LoggedQuery:
 
 
 def _read_what_was_there(run: Sequence[LoggedBatch]) -> bool:
-    """Return True if its batches followed each other at once, no record came meanwhile, and none waited at its end."""
+    # Its batches followed each other at once, no record came meanwhile, and none waited at its end.
     waits = sum(b.start - a.end > max(POLL_S, BOUNDED_WAIT * a.seconds) for a, b in pairwise(run))
     came = any(abs(a.behind - b.rows - b.behind) >= 1 for a, b in pairwise(run) if not a.estimated)
     return waits <= BOUNDED_WAITS * len(run) and not came and not (run[-1].behind > 0 or run[-1].files_behind > 0)
@@ -238,7 +238,7 @@ class Application:
 
     Attributes:
         others: Spans of jobs of no query (epoch seconds), by their ends.
-        unreadable: Lines that are no JSON, as the last one of a killed application.
+        unreadable: Lines that are no JSON.
         target: Its own target latency (seconds), if known.
         continuous: True if a query has epochs in place of micro-batches.
         remarks: Remarks of Elastream with their share of the decisions.

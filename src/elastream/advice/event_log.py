@@ -119,7 +119,7 @@ class EventLog:
         return self.application
 
     def _add_silent(self) -> None:
-        """Add the batches of queries without progress, as their tasks tell. The last batch may be unfinished."""
+        """Add batches of queries without progress; the last may be unfinished."""
         numbers: defaultdict[str, list[int]] = defaultdict(list)
         for id, number in sorted(self._stages):
             if id not in self._with_progress:
@@ -135,12 +135,11 @@ class EventLog:
                 query.add(LoggedBatch(number, begun, ended - begun, rows, stages=stages))
 
     def _add_cores(self) -> None:
-        """Give cores to executors that the log does not add. Without any known cores, leave them out."""
         executors, named = self.application.executors, self.application.settings.get("spark.executor.cores", "")
         silent = [id for id, each in executors.items() if math.isnan(each.cores)]
         others = [each.cores for each in executors.values() if not math.isnan(each.cores)]
         cores = float(named) if named.isdecimal() else statistics.median_low(others or [0.0])
-        if not 1 <= cores < MOST_CORES:
+        if not 1 <= cores < MOST_CORES:  # unknown
             self.application.executors = {id: each for id, each in executors.items() if id not in silent}
         elif silent:
             for id in silent:
@@ -161,7 +160,7 @@ class EventLog:
         application.begun = begun
 
     def _end_application(self) -> None:
-        """End what the application before has left: identifiers begin anew."""
+        # Identifiers begin anew with another application in the same file.
         application = self.application
         ended = self._last if math.isnan(application.ended) else application.ended
         for id in [id for id in application.executors if id not in self._newest]:
@@ -173,7 +172,6 @@ class EventLog:
             by_id.clear()
 
     def _rename(self, id: str) -> None:
-        """Make room for an executor of the next application."""
         executors = self.application.executors
         executors[f"{id} of application {self._applications}"] = executors.pop(id)
 
@@ -267,10 +265,9 @@ class EventLog:
         tasks.written += write.get("Bytes Written", 0)
 
     def _executor(self, task: Json) -> Executor | None:
-        """Return the executor of a task; one that the log does not add has unknown cores. None for such a driver."""
         id, launched = str(task["Executor ID"]), MILLI * task["Launch Time"]
         executor = self.application.executors.get(id)
-        if id != "driver" and (executor is None or math.isnan(executor.cores)):
+        if id != "driver" and (executor is None or math.isnan(executor.cores)):  # the log does not add it
             executor = executor or Executor(id, math.nan, launched)
             executor.added = min(executor.added, launched)
             self.application.executors[id] = executor
@@ -346,7 +343,7 @@ class EventLog:
 
 
 def _parsed(line: bytes) -> Json:
-    """Return a task's event, without its long accumulables if possible."""
+    # A task's accumulables are long.
     begin = line.find(ACCUMULABLES)
     end = line.find(b"}]}", begin)
     event: Json

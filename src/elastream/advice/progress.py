@@ -1,4 +1,4 @@
-"""Micro-batches from Spark's StreamingQueryProgress, as JSON of a listener or of an event log."""
+"""Micro-batches from Spark's StreamingQueryProgress as JSON."""
 
 import json
 import math
@@ -38,7 +38,7 @@ class ProgressReader:
         return queries[id]
 
     def finish(self) -> None:
-        """Sort the batches of each query, and date its runs if the log does not."""
+        """Sort batches, and date runs that the log does not."""
         for query in self._application.queries.values():
             batches = sorted(query.batches, key=lambda batch: (batch.start, batch.number))
             query.batches.clear()
@@ -50,7 +50,7 @@ class ProgressReader:
         """Add the batch of `progress`; one without work is left out.
 
         Raises:
-            KeyError: It lacks a field. For one of another form, another error of MALFORMED.
+            KeyError: It lacks a field. Other forms raise others of MALFORMED.
         """
         id = str(progress["id"])
         query = self.query(id, progress.get("name"))
@@ -119,7 +119,6 @@ class ProgressReader:
 
 
 def _total(sources: Iterable[Json], name: str) -> float:
-    """Return the sum of a metric of sources; NaN if none reports it."""
     reports = [(source.get("metrics") or {}).get(name) for source in sources]
     figures = [float(each) for each in reports if each is not None]
     return math.fsum(figures) if figures else NAN
@@ -131,7 +130,7 @@ def _source(progress: Json) -> dict[str, Any]:
 
 
 def json_of(value: Any) -> Any:
-    """Return what a text holds as JSON; another value as it is."""
+    """Parse JSON in a text; return other values as they are."""
     if not isinstance(value, str):
         return value
     try:
@@ -155,9 +154,8 @@ def epoch(text: str) -> float:
 
 
 def _watermark(times: Json) -> float:
-    """Return the watermark; 1970 is none."""
     at = epoch(times["watermark"]) if times.get("watermark") else NAN
-    return at if at > 0 else NAN
+    return at if at > 0 else NAN  # 1970 is none
 
 
 def _kafka(source: Json, name: str) -> dict[str, dict[str, Any]]:

@@ -248,7 +248,6 @@ class BatchModel:
         return Latency.of(arrivals, np.array(rows), np.array(ends), target)
 
     def _next_trigger(self, at: float) -> float:
-        """Return the first multiple of the interval after `at`."""
         return -math.inf if math.isnan(self.trigger) else (math.floor(at / self.trigger + 1e-6) + 1) * self.trigger
 
 

@@ -86,7 +86,6 @@ def parts_of(source: LogPath) -> list[LogPath]:
 
 
 def _unzipped(source: LogPath) -> list[LogPath]:
-    """Return the files of a log in an archive of the history server, else `source`."""
     with source.open("rb") as file:
         if file.read(len(ZIP)) != ZIP:
             return [source]
@@ -141,7 +140,7 @@ def _chunks(file: IO[bytes], magic: bytes) -> Iterator[bytes]:
 
 
 def _lz4_blocks(file: IO[bytes]) -> Iterator[bytes]:
-    """Decompress blocks of lz4-java: magic, method, two lengths, checksum, data."""
+    # lz4-java: magic, method, two lengths, checksum, data
     codec = pa.Codec("lz4_raw")
     while (head := file.read(21)).startswith(LZ4_BLOCK) and len(head) == 21:
         method, length, whole = head[8] & 0xF0, int.from_bytes(head[9:13], "little"), int.from_bytes(head[13:17], "little")
@@ -261,7 +260,7 @@ def _read_progress(source: str, lines: Iterable[bytes]) -> Application:
 
 
 def _objects(lines: Iterable[bytes]) -> Iterator[tuple[list[Any], bool]]:
-    """Yield the JSON objects that end in a line, and True if one is torn. They may begin in an earlier one, behind text."""
+    """Yield the JSON objects that end in a line, and if one is torn."""
     text = ""
     for line in lines:
         if not text and b"{" not in line:
@@ -314,7 +313,7 @@ def _check(application: Application) -> None:
 
 
 def _read_recording(source: str) -> Application:
-    """Read a run's folder or recording. Raises InputError if it is damaged or has no micro-batches."""
+    """Read a run's folder or recording, or raise InputError."""
     if not Path(source).exists():
         raise InputError(f"{source} is a recording of Elastream on another machine: copy it here first")
     recording = Recording.read(source)

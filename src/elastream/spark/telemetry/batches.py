@@ -285,7 +285,7 @@ def _counted(start: object, end: object, latest: object, rows: float) -> float:
 
 
 def _lag(end: Mapping[str, Any], latest: Mapping[str, Any]) -> float:
-    """Return the records between two offsets of Kafka; NaN if unknown."""
+    """Return the records between offsets of Kafka, or NaN."""
     partitions = [(topic, partition) for topic, offsets in end.items() for partition in offsets]
     if not all(partition in latest.get(topic, ()) for topic, partition in partitions):
         return NAN
