@@ -103,7 +103,7 @@ def bounded(
         at = 3600.0 * run
         log.started(query, at)
         for number in range(run * batches, (run + 1) * batches):
-            more = {"files": files, "source": source(number), "slots": 4}
+            more = {"files": files(number) if callable(files) else files, "source": source(number), "slots": 4}
             at = log.batch(query, number, at, rows(number), [Stage([12.0] * 4, rows(number))], **more)
         log.ended(query, exception)
     return log
@@ -184,7 +184,9 @@ HEALTHY = {
     "files of a table in hourly runs": lambda: bounded(
         query=TABLE, runs=3, batches=5, source=lambda n: files_left(100 * (4 - n % 5)), files=100
     ),
-    "files of the only run": lambda: bounded(query=FILES_IN, batches=5, source=lambda n: NO_OFFSETS, files=100),
+    "files of the only run": lambda: bounded(
+        query=FILES_IN, batches=5, source=lambda n: NO_OFFSETS, files=lambda n: 40 if n == 4 else 100
+    ),
     "a file that is missing once": lambda: job(
         usual, query=FILES_IN, files=1, rows=lambda n: 1000, every=4.0, idle=(20,)
     ),
@@ -524,12 +526,13 @@ def test_partitions_of_hourly_runs_of_one_batch_are_found():
     assert kinds(log) == {"partitions"}
 
 
-@pytest.mark.parametrize("how", ["in a batch", "after a wait", "failed", "as records come"])
+@pytest.mark.parametrize("how", ["in a batch", "after a wait", "failed", "as records come", "after a full batch"])
 def test_query_that_is_stopped_is_not_bounded(how):
     left = [0] * 4 if how == "as records come" else [5000] * 4
     source = (lambda n: kafka(3 * n, lambda _: left)) if how == "as records come" else (lambda n: NO_OFFSETS)
     query = KAFKA if how == "as records come" else FILES_IN
-    log = bounded(query=query, source=source, files=1, exception="java.lang.Boom" if how == "failed" else None)
+    files = 20 if how == "after a full batch" else lambda n: 10 if n == 19 else 20
+    log = bounded(query=query, source=source, files=files, exception="java.lang.Boom" if how == "failed" else None)
     ended = log.events.pop()
     if how == "in a batch":
         log.batch(query, 20, 260.0, 1000, [Stage([12.0] * 4, 1000)])

@@ -29,6 +29,8 @@ POLL_S = 0.1
 # Shares of a batch, and of the batches of a run, for which a bounded run may wait. Seconds for which one that ends may have
 # been idle.
 BOUNDED_WAIT, BOUNDED_WAITS, BOUNDED_IDLE_S = 0.05, 0.05, 1.0
+# Largest last batch of such a run over the others, which its limit fills.
+REST = 0.9
 # Sources that do not report how many records wait.
 SILENT_SOURCES = ("FileStreamSource", "Delta", "CloudFiles")
 
@@ -172,7 +174,9 @@ class LoggedQuery:
         silent = any(source.startswith(SILENT_SOURCES) for source in self.sources)
         ended = [run for run in self.runs if run[-1].end in self.ends and _read_what_was_there(run)]
         runs = [run for run in ended if len(run) == 1 or silent or run[-1].behind == 0]
-        return (len(runs) > 1 or any(len(run) > 1 for run in runs)) and 2 * len(runs) > len(self.runs)
+        # One run of a source that tells nothing may have been stopped between two batches.
+        sure = len(runs) > 1 or any(len(run) > 1 and (not silent or _ends_with_a_rest(run)) for run in runs)
+        return sure and 2 * len(runs) > len(self.runs)
 
     @cached_property
     def waiting_files(self) -> float:
@@ -211,6 +215,11 @@ class LoggedQuery:
             if on >= max(len(others), ON_TRIGGER * (on + contrary)) and (off / interval) ** on <= CHANCE:
                 return interval
         return NAN
+
+
+def _ends_with_a_rest(run: Sequence[LoggedBatch]) -> bool:
+    *sizes, last = (batch.files or batch.rows for batch in run)
+    return last < REST * statistics.median(sizes)
 
 
 def _read_what_was_there(run: Sequence[LoggedBatch]) -> bool:
