@@ -130,6 +130,16 @@ def test_kinesis_lag_in_time_tells_the_records_that_wait(tmp_path):
     assert [batch.behind for batch in batches][1:] == [800, 800]  # 40 s of 20 records/s
 
 
+@pytest.mark.parametrize("figure", ["-3", "1e999", "NaN"])
+def test_backlog_that_cannot_be_is_unknown(figure, tmp_path):
+    metrics = {"metrics": {"numFilesOutstanding": figure, "avgMsBehindLatest": figure}}
+    lines = [progress(Query(source="DeltaSource[s3://x]"), n, 10.0 * n, 1.0, 200, source=metrics) for n in range(3)]
+    (tmp_path / "log").write_text("\n".join(map(json.dumps, lines)))
+    batch = only_query(read_source(str(tmp_path / "log"))).batches[-1]
+    assert math.isnan(batch.behind)
+    assert math.isnan(batch.files_behind)
+
+
 def test_durations_of_other_forms_are_left_out(tmp_path):
     line = progress(Query(), 0, 0.0, 1.0, 100)
     line["durationMs"] |= {"note": "slow", "none": None, "list": [1]}

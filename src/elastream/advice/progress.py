@@ -120,7 +120,7 @@ class ProgressReader:
 
 def _total(sources: Iterable[Json], name: str) -> float:
     reports = [(source.get("metrics") or {}).get(name) for source in sources]
-    figures = [float(each) for each in reports if each is not None]
+    figures = [figure for each in reports if each is not None and 0 <= (figure := float(each)) < MOST_RECORDS]
     return math.fsum(figures) if figures else NAN
 
 
