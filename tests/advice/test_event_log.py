@@ -347,6 +347,18 @@ def test_runs_in_lines_of_progress_are_told_by_their_identifiers(tmp_path):
     assert math.isnan(query.trigger)
 
 
+@pytest.mark.parametrize(("gap", "bounded"), [(3600.0, True), (30.0, False)], ids=["scheduled", "restarted"])
+def test_scheduled_runs_in_lines_of_progress_are_bounded(gap, bounded, tmp_path):
+    none, lines, at = {"startOffset": None, "endOffset": None, "latestOffset": None}, [], 0.0
+    for number in range(20):
+        at += gap * (number % 5 == 0)
+        files = Query(source="FileStreamSource[file:/in]")
+        lines.append(progress(files, number, at, 60.0, 1000, source=none) | {"runId": f"run-{number // 5}"})
+        at += 60.05
+    (tmp_path / "log").write_text("\n".join(map(json.dumps, lines)))
+    assert only_query(read_source(str(tmp_path / "log"))).bounded == bounded
+
+
 def test_torn_first_line_of_progress_is_skipped(tmp_path):
     lines = [json.dumps(progress(Query(), number, 10.0 * number, 1.0, 50)) for number in range(5)]
     (tmp_path / "log").write_text("\n".join([lines[0][40:], *lines]))

@@ -179,6 +179,8 @@ def _varint(block: bytes) -> int:
     return length
 
 
+# Most seconds in which a run that fails is followed by another; a scheduler takes longer.
+RESTARTED_S = 120.0
 # What a recording does not hold.
 UNKNOWN_OF_RECORDINGS = "the parts of a batch, its tasks and the rows of its state: a recording has none of them"
 RECORDING = b'{"kind":"start"'
@@ -252,6 +254,8 @@ def _read_progress(source: str, lines: Iterable[bytes]) -> Application:
                 first, unreadable = first or _why(error), True
         application.unreadable += unreadable
     reader.finish()
+    for query in application.queries.values():  # how a run ends shows only in the time until the next one
+        query.ends = {a[-1].end for a, b in itertools.pairwise(query.runs) if b[0].start - a[-1].end > RESTARTED_S}
     if (first or not application.queries) and not any(query.batches for query in application.queries.values()):
         what = f"its first line is neither an event of Spark nor the JSON of a StreamingQueryProgress{first}"
         hint = "give an event log, or such JSON in lines, in an array, or in a driver's log"
