@@ -11,11 +11,12 @@ from elastream.advice.advice import advise
 from elastream.advice.application import Application
 from elastream.advice.event_log import EventLog
 from elastream.advice.findings import Sureness, findings_of
-from support.event_logs import LogOf, Query, Stage
+from support.event_logs import LogOf, Query, Stage, iso
 
 QUERY = Query()
 KAFKA = Query(source="KafkaV2[Subscribe[t]]")
 FUNCTION = Query(sink="ForeachBatchSink")
+TABLE = Query(source="DeltaSource[s3://shop/orders]")
 FILES_IN = Query(source="FileStreamSource[file:/in]")
 FILES = Query(sink="FileSink[/out]")
 NOOP = Query(sink="org.apache.spark.sql.execution.datasources.noop.NoopTable$@1")
@@ -62,6 +63,14 @@ def kafka(number, left):
     }
 
 
+def files_left(left):
+    """Return offsets of a Delta table of which so many files wait."""
+    return {"startOffset": None, "endOffset": None, "latestOffset": None, "metrics": {"numFilesOutstanding": str(left)}}
+
+
+NO_OFFSETS = {"startOffset": None, "endOffset": None, "latestOffset": None}
+
+
 def burst(number, of=9, rows=90_000):
     """Return offsets of a Kafka partition with 1000 records a batch, but `rows` in batch `of`."""
     ends = [1000 * n + (rows if n > of else 0) for n in (number, number + 1)]
@@ -84,13 +93,19 @@ def without(event, log):
     return log
 
 
-def bounded():
-    """Return the log of a query that reads 20 times 1000 records of a topic and ends, as with availableNow."""
-    log = job(
-        lambda n, rows: [Stage([12.0] * 4, rows)], query=KAFKA, batches=20, rows=lambda n: 1000, back_to_back=True,
-        source=lambda n: kafka(3 * n, lambda _: [350 * (19 - n)] * 4),
-    )  # fmt: skip
-    log.ended(KAFKA)
+def bounded(
+    *, query=KAFKA, runs=1, batches=20, rows=lambda n: 1000, source=lambda n: kafka(3 * n, lambda _: [350 * (19 - n)] * 4),
+    files=0, exception=None,
+):  # fmt: skip
+    """Return the log of hourly runs that each read what is there and end, as with availableNow."""
+    log = LogOf((2, 2))
+    for run in range(runs):
+        at = 3600.0 * run
+        log.started(query, at)
+        for number in range(run * batches, (run + 1) * batches):
+            more = {"files": files(number) if callable(files) else files, "source": source(number), "slots": 4}
+            at = log.batch(query, number, at, rows(number), [Stage([12.0] * 4, rows(number))], **more)
+        log.ended(query, exception)
     return log
 
 
@@ -164,10 +179,19 @@ HEALTHY = {
         "ExecutorAdded", job(lambda n, rows: [Stage([0.2] * 16, rows), Stage([0.3] * 16, rows, shuffled=True)])
     ),
     "what was there, read in full batches": lambda: bounded(),
+    "files of hourly runs": lambda: bounded(query=FILES_IN, runs=4, batches=5, source=lambda n: NO_OFFSETS, files=100),
+    "hourly runs of one batch": lambda: bounded(runs=12, batches=1, source=lambda n: kafka(3 * n, lambda _: [0] * 4)),
+    "files of a table in hourly runs": lambda: bounded(
+        query=TABLE, runs=3, batches=5, source=lambda n: files_left(100 * (4 - n % 5)), files=100
+    ),
+    "files of the only run": lambda: bounded(
+        query=FILES_IN, batches=5, source=lambda n: NO_OFFSETS, files=lambda n: 40 if n == 4 else 100
+    ),
     "a file that is missing once": lambda: job(
         usual, query=FILES_IN, files=1, rows=lambda n: 1000, every=4.0, idle=(20,)
     ),
     "a query that stops in a batch while others go on": lambda: stopped(),
+    "files that come during a batch": lambda: job(usual, query=TABLE, source=lambda n: files_left(3 + n % 3)),
     "even state on all executors": lambda: job(
         lambda n, rows: [Stage([1.2] * 8, rows, shuffled=True)], executors=(2, 2, 2, 2), state=lambda n: 500
     ),
@@ -191,6 +215,7 @@ PLANTED = {
     "planning": lambda: job(usual, back_to_back=True, driver=14.0, queryPlanning=13.0),
     "hosts": lambda: job(lambda n, rows: [Stage([1.1] * 64, rows)], back_to_back=True),
     "few_tasks": lambda: job(lambda n, rows: [Stage([12.0], rows)], back_to_back=True),
+    "backlog": lambda: job(usual, query=TABLE, source=lambda n: files_left(1000 + 20 * n), back_to_back=True),
     "spill": lambda: job(lambda n, rows: [Stage([0.5] * 4, rows, spilled=10**8)]),
     "garbage": lambda: job(lambda n, rows: [Stage([0.5] * 4, rows, gc=0.3)]),
     "small files": lambda: job(lambda n, rows: [Stage([0.2] * 8, rows, written=10_000)], query=FILES),
@@ -471,10 +496,58 @@ def test_failures_before_a_restart_are_counted():
     assert finding.evidence == "counts failed 3 times, the last: java.io.IOException: reset"
 
 
-def test_what_was_there_has_no_sizes(tmp_path):
-    advice = advise(str(bounded().write(tmp_path / "log")))
+def test_waiting_files_of_unknown_size_leave_latency_unknown(tmp_path):
+    log = job(usual, query=TABLE, source=lambda n: files_left(3 + n % 3))
+    advice = advise(str(log.write(tmp_path / "log")))
+    assert math.isnan(advice.sizing.logged.p99)
     assert not advice.sizing.curve
+    assert any(": 4 files wait" in each for each in advice.unknown)
+    known = job(usual, query=TABLE, source=lambda n: files_left(3 + n % 3), files=2, rows=lambda n: 1000)
+    (query,) = read(known).queries.values()
+    assert [batch.behind for batch in query.batches][:3] == [1500, 2000, 2500]
+
+
+@pytest.mark.parametrize("runs", [1, 3])
+def test_what_was_there_has_no_latency_and_no_sizes(runs, tmp_path):
+    log = bounded(runs=runs, source=lambda n: kafka(3 * n, lambda _: [350 * (19 - n % 20)] * 4))
+    advice = advise(str(log.write(tmp_path / "log")))
+    assert not advice.sizing.curve
+    assert math.isnan(advice.to_json()["queries"][0]["p99"])
+    assert any("ended after 4.1 min" in each for each in advice.unknown)
     assert any("it read what was there, as with availableNow" in each for each in advice.unknown)
+
+
+def test_partitions_of_hourly_runs_of_one_batch_are_found():
+    log = LogOf((2, 2))
+    for run in range(4):
+        log.started(FILES_IN, 3600.0 * run)
+        log.batch(FILES_IN, run, 3600.0 * run, 100, [Stage([0.04] * 200, 100, shuffled=True)], slots=4)
+        log.ended(FILES_IN)
+    assert kinds(log) == {"partitions"}
+
+
+@pytest.mark.parametrize("how", ["in a batch", "after a wait", "failed", "as records come", "after a full batch"])
+def test_query_that_is_stopped_is_not_bounded(how):
+    left = [0] * 4 if how == "as records come" else [5000] * 4
+    source = (lambda n: kafka(3 * n, lambda _: left)) if how == "as records come" else (lambda n: NO_OFFSETS)
+    query = KAFKA if how == "as records come" else FILES_IN
+    files = 20 if how == "after a full batch" else lambda n: 10 if n == 19 else 20
+    log = bounded(query=query, source=source, files=files, exception="java.lang.Boom" if how == "failed" else None)
+    ended = log.events.pop()
+    if how == "in a batch":
+        log.batch(query, 20, 260.0, 1000, [Stage([12.0] * 4, 1000)])
+        del log.events[-2:]
+    if how == "after a wait":
+        log.add("org.apache.spark.sql.streaming.StreamingQueryListener$QueryIdleEvent", id=query.id, timestamp=iso(300.0))
+    log.events.append(ended)
+    (logged,) = read(log).queries.values()
+    assert not logged.bounded
+
+
+def test_time_between_runs_is_no_trigger():
+    log = bounded(runs=4, batches=4, exception="java.io.IOException: reset")
+    (query,) = read(log).queries.values()
+    assert math.isnan(query.trigger)
 
 
 def test_queries_that_take_each_others_slots_are_found():

@@ -1,6 +1,8 @@
 """What is read of an event log, and of lines of progress."""
 
 import json
+import math
+import random
 
 import pytest
 
@@ -119,6 +121,33 @@ def test_offsets_of_kafka_tell_rows_and_lag(tmp_path):
     assert (batch.lag.partition, batch.lag.records, batch.lag.partitions) == ("t-0", 100, 3)
 
 
+def test_kinesis_lag_in_time_tells_the_records_that_wait(tmp_path):
+    metrics = {"metrics": {"avgMsBehindLatest": "40000.0", "maxMsBehindLatest": "60000"}}
+    lines = [progress(Query(source="KinesisV2[orders]"), n, 10.0 * n, 1.0, 200, source=metrics) for n in range(3)]
+    path = tmp_path / "progress.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    batches = only_query(read_source(str(path))).batches
+    assert [batch.behind for batch in batches][1:] == [800, 800]  # 40 s of 20 records/s
+
+
+@pytest.mark.parametrize("figure", ["-3", "1e999", "NaN"])
+def test_backlog_that_cannot_be_is_unknown(figure, tmp_path):
+    metrics = {"metrics": {"numFilesOutstanding": figure, "avgMsBehindLatest": figure}}
+    lines = [progress(Query(source="DeltaSource[s3://x]"), n, 10.0 * n, 1.0, 200, source=metrics) for n in range(3)]
+    (tmp_path / "log").write_text("\n".join(map(json.dumps, lines)))
+    batch = only_query(read_source(str(tmp_path / "log"))).batches[-1]
+    assert math.isnan(batch.behind)
+    assert math.isnan(batch.files_behind)
+
+
+def test_durations_of_other_forms_are_left_out(tmp_path):
+    line = progress(Query(), 0, 0.0, 1.0, 100)
+    line["durationMs"] |= {"note": "slow", "none": None, "list": [1]}
+    (tmp_path / "log").write_text(json.dumps(line))
+    (batch,) = only_query(read_source(str(tmp_path / "log"))).batches
+    assert "note" not in batch.durations
+
+
 def test_progress_may_hold_offsets_as_json_or_as_text(tmp_path):
     source = {name: json.loads(text) for name, text in KAFKA.items()}
     lines = [
@@ -133,6 +162,23 @@ def test_failure_of_a_query_is_read(tmp_path):
     log = log_of(100)
     log.ended(Query(), "java.lang.Boom: no disk\n\tat x")
     assert only_query(read_source(str(log.write(tmp_path / "log")))).failure == "java.lang.Boom: no disk"
+
+
+@pytest.mark.parametrize(
+    "exception",
+    [
+        "org.apache.spark.SparkException: Job 12 cancelled because SparkContext was shut down\n\tat x",
+        "java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.\nThis stopped SparkContext was",
+        "org.apache.spark.sql.streaming.StreamingQueryException: Job 3 cancelled because SparkContext was shut down\n===",
+        "[STREAM_FAILED] Query [id = x] terminated with exception: java.lang.InterruptedException SQLSTATE: XXKST",
+    ],
+    ids=["shut down", "stopped", "in a query", "interrupted"],
+)
+def test_end_of_the_application_is_no_failure_of_its_query(exception, tmp_path):
+    log = log_of(100)
+    log.ended(Query(), exception)
+    query = only_query(read_source(str(log.write(tmp_path / "log"))))
+    assert (query.failure, query.failures) == ("", 0)
 
 
 def test_log_of_a_batch_job_is_refused(tmp_path):
@@ -176,9 +222,10 @@ PROGRESS = progress(Query(), 0, 0.0, 1.0, 100)
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        ("hello\n", "neither an event of Spark nor the JSON of a StreamingQueryProgress$"),
+        ("hello\n", "neither an event of Spark nor the JSON of a StreamingQueryProgress; .* a driver's log$"),
         ("\n\n", "it is empty"),
         ("[" * 100_000, "neither an event of Spark nor"),
+        ('{"a":' * 100_000 + "}", "neither an event of Spark nor"),
         (json.dumps({**PROGRESS, "timestamp": "yesterday"}), "a StreamingQueryProgress: .*yesterday"),
         (json.dumps({name: each for name, each in PROGRESS.items() if name != "id"}), "it lacks 'id'"),
     ],
@@ -200,6 +247,116 @@ def test_idle_query_without_progress_is_not_unfinished(tmp_path):
     log.events = [each for each in log.events if "Progress" not in each["Event"]]
     log.add("SparkListenerJobEnd", **{"Job ID": 999, "Completion Time": 1_800_009_000_000})
     assert only_query(read_source(str(log.write(tmp_path / "log")))).unfinished == 0
+
+
+def without_executors(log, *ids):
+    log.events = [e for e in log.events if e["Event"] != "SparkListenerExecutorAdded" or e["Executor ID"] not in ids]
+    return log
+
+
+@pytest.mark.parametrize(("settings", "slots"), [({"spark.executor.cores": "3"}, 3 + 3 + 2), ({}, 3 * 2)])
+def test_executors_that_the_log_does_not_add_are_known_by_their_tasks(settings, slots, tmp_path):
+    log = without_executors(log_of(*[100] * 12, executors=(2, 2, 2)), "0", "1")
+    log.events[1]["Spark Properties"] = settings
+    application = read_source(str(log.write(tmp_path / "log")))
+    second, last = only_query(application).batches[1].start, application.span[1]
+    assert [application.slots(at) for at in (second, last)] == [slots, slots]
+    (unknown,) = application.unknown
+    cores = 3 if settings else 2
+    assert unknown == f"when 2 executors came, and their cores: they count from their first tasks, with {cores} cores each"
+
+
+def test_executors_of_unknown_cores_are_left_out(tmp_path):
+    log = without_executors(log_of(*[100] * 12), "0", "1")
+    assert read_source(str(log.write(tmp_path / "log"))).executors == {}
+    log.events[1]["Spark Properties"] = {"spark.executor.cores": "many"}
+    assert read_source(str(log.write(tmp_path / "log"))).executors == {}
+
+
+@pytest.mark.parametrize("early", [False, True], ids=["after the start", "before the start"])
+def test_applications_in_one_file_count_one_after_the_other(early, tmp_path):
+    first, second = log_of(*[100] * 12), LogOf((2, 2, 2))
+    for event in second.events[2:]:
+        event["Timestamp"] += 1_000_000
+    for number in range(12, 24):
+        second.batch(Query(), number, 10.0 * number + 1e3, 100, [Stage([0.5] * 6, 100)], slots=6)
+    if early:  # as a local master adds its driver
+        for log in (first, second):
+            log.events.insert(4, log.events.pop(2))
+    (tmp_path / "log").write_text("\n".join(first.lines() + second.lines()))
+    application = read_source(str(tmp_path / "log"))
+    begun, ended = application.span
+    assert (application.slots(begun), application.slots(ended)) == (4, 6)
+    assert [len(batch.stages) for batch in only_query(application).batches] == [2] * 12 + [1] * 12
+    assert application.unknown == ["the applications apart: the file holds 2, one after the other"]
+
+
+LOG4J = "26/01/01 10:00:00 INFO MicroBatchExecution: "
+FORMS = {
+    "over several lines": lambda lines: "\n".join(json.dumps(each, indent=2) for each in lines),
+    "an array over several lines": lambda lines: json.dumps(lines, indent=2),
+    "an array in one line": json.dumps,
+    "text in JSON": lambda lines: "\n".join(json.dumps({"progress": json.dumps(each)}) for each in lines),
+    "a driver's log": lambda lines: (
+        3 * f"{LOG4J}Running\n"
+        + "\n".join(
+            f"{LOG4J}Streaming query made progress: {json.dumps(each, indent=2)}\n{LOG4J}Committed {{offsets}} for batch"
+            for each in lines
+        )
+    ),
+    "one line each of a driver's log": lambda lines: "\n".join(
+        f"{LOG4J}Streaming query made progress: {json.dumps(each)}" for each in lines
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_progress_is_read_in_the_forms_of_other_languages(form, tmp_path):
+    lines = [progress(Query(), number, 10.0 * number, 1.0, 50) for number in range(5)]
+    (tmp_path / "log").write_text(form(lines) + "\n")
+    application = read_source(str(tmp_path / "log"))
+    assert (len(only_query(application).batches), application.unreadable) == (5, 0)
+
+
+def test_torn_progress_over_several_lines_is_skipped(tmp_path):
+    lines = [json.dumps(progress(Query(), number, 10.0 * number, 1.0, 50), indent=2) for number in range(5)]
+    (tmp_path / "log").write_text("\n".join([lines[0][40:], lines[1], lines[2][:300], *lines[3:], lines[0][:400]]))
+    application = read_source(str(tmp_path / "log"))
+    assert len(only_query(application).batches) == 3
+    assert application.unreadable >= 3
+
+
+ORDERS = [reversed, lambda lines: random.Random(1).sample(lines, len(lines)), lambda lines: 2 * lines]
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=["newest first", "shuffled", "twice"])
+def test_progress_in_any_order_tells_the_same(order, tmp_path):
+    lines = [json.dumps(progress(Query(), number, 10.0 * number, 3.0, 1000)) for number in range(60)]
+    tables = []
+    for each in (lines, list(order(lines))):
+        (tmp_path / "log").write_text("\n".join(each))
+        tables.append([table.rows for table in advise(str(tmp_path / "log"), cores=8).tables()])
+    assert tables[0] == tables[1]
+
+
+def test_runs_in_lines_of_progress_are_told_by_their_identifiers(tmp_path):
+    lines = [progress(Query(), number, 3600.0 * number, 60.0, 1000) | {"runId": f"run-{number}"} for number in range(12)]
+    (tmp_path / "log").write_text("\n".join(map(json.dumps, lines)))
+    query = only_query(read_source(str(tmp_path / "log")))
+    assert len(query.runs) == 12
+    assert math.isnan(query.trigger)
+
+
+@pytest.mark.parametrize(("gap", "bounded"), [(3600.0, True), (30.0, False)], ids=["scheduled", "restarted"])
+def test_scheduled_runs_in_lines_of_progress_are_bounded(gap, bounded, tmp_path):
+    none, lines, at = {"startOffset": None, "endOffset": None, "latestOffset": None}, [], 0.0
+    for number in range(20):
+        at += gap * (number % 5 == 0)
+        files = Query(source="FileStreamSource[file:/in]")
+        lines.append(progress(files, number, at, 60.0, 1000, source=none) | {"runId": f"run-{number // 5}"})
+        at += 60.05
+    (tmp_path / "log").write_text("\n".join(map(json.dumps, lines)))
+    assert only_query(read_source(str(tmp_path / "log"))).bounded == bounded
 
 
 def test_torn_first_line_of_progress_is_skipped(tmp_path):
@@ -226,6 +383,15 @@ def test_continuous_query_is_named(tmp_path):
     log.add("SparkListenerJobStart", **{"Job ID": 0, "Stage IDs": [], "Properties": {"__continuous_start_epoch": "0"}})
     with pytest.raises(InputError, match="continuous trigger: advice is for micro-batches"):
         read_source(str(log.write(tmp_path / "log")))
+
+
+def test_continuous_query_beside_others_is_named(tmp_path):
+    log = log_of(100, 120)
+    properties = {"__continuous_start_epoch": "0"}
+    log.add("SparkListenerJobStart", **{"Job ID": 90, "Stage IDs": [], "Properties": properties})
+    log.started(Query("steady", "99999999-2222-3333-4444-555555555555"))
+    application = read_source(str(log.write(tmp_path / "log")))
+    assert application.unknown == ["anything of steady: it has no finished batch, as with a continuous trigger"]
 
 
 def test_log_without_its_beginning_is_read_from_the_next_line(tmp_path):

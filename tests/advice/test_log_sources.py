@@ -2,6 +2,7 @@
 
 import gzip
 import struct
+import zipfile
 
 import pyarrow as pa
 import pytest
@@ -93,6 +94,44 @@ def test_log_that_cannot_be_decompressed_says_why(content, why, tmp_path):
 def test_folder_of_several_logs_is_refused_with_one_of_them(tmp_path):
     with pytest.raises(InputError, match="it is empty"):
         list(lines_of(tmp_path))
-    (tmp_path / "eventlog_v2_app-1").mkdir()
-    with pytest.raises(InputError, match="such as eventlog_v2_app-1"):
+    for name in ("app-1", "app-2", "app-3.inprogress"):
+        (tmp_path / name).touch()
+    with pytest.raises(InputError, match=r"such as app-3\.inprogress"):
         list(lines_of(tmp_path))
+
+
+def test_only_log_of_a_folder_is_read(tmp_path):
+    folder = tmp_path / "eventlog_v2_app-1"
+    folder.mkdir()
+    (tmp_path / ".app-0.crc").touch()
+    for number, part in ((1, "a"), (2, "b")):
+        (folder / f"events_{number}_app-1").write_text(part + "\n")
+    assert list(lines_of(tmp_path)) == [b"a", b"b"]
+
+
+ROLLED = "eventlog_v2_app-1"
+
+
+@pytest.mark.parametrize("names", [["app-1.zstd"], [f"{ROLLED}/events_1_app-1.zstd", f"{ROLLED}/appstatus_app-1"]])
+def test_zip_of_the_history_server_is_read(names, tmp_path):
+    log = tmp_path / "eventLogs-app-1.zip"
+    with zipfile.ZipFile(log, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in names:
+            archive.writestr(name, b"" if "appstatus" in name else zstd(CONTENT))
+    assert list(lines_of(log)) == LINES
+    log.write_bytes(log.read_bytes()[:-30])
+    with pytest.raises(InputError, match="zip cannot be read: File is not a zip file"):
+        list(lines_of(log))
+
+
+def test_damaged_length_of_a_snappy_block_asks_for_no_memory(tmp_path):
+    whole = bytearray(snappy_blocks(CONTENT))
+    first = 20 + int.from_bytes(whole[16:20], "big")
+    whole[first + 4 : first + 9] = b"\xff\xff\xff\xff\x7f"  # the second block says that it has 34 GB
+    log = tmp_path / "app-1"
+    log.write_bytes(whole)
+    *lines, _ = lines_of(log)
+    assert lines == LINES[: len(lines)]
+    log.write_bytes(whole[:16] + whole[first:])
+    with pytest.raises(InputError, match="cannot be read: a block of 34,359,738,367 bytes is damaged"):
+        list(lines_of(log))

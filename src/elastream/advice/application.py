@@ -26,6 +26,13 @@ ON_TRIGGER, OFF_PART, OFF_S, CHANCE = 0.8, 0.05, 0.25, 1e-3
 EARLY_S = 0.02
 # Most seconds between a poll without records and the batch that takes the next ones, for a query without an interval.
 POLL_S = 0.1
+# Shares of a batch, and of the batches of a run, for which a bounded run may wait. Seconds for which one that ends may have
+# been idle.
+BOUNDED_WAIT, BOUNDED_WAITS, BOUNDED_IDLE_S = 0.05, 0.05, 1.0
+# Largest last batch of such a run over the others, which its limit fills.
+REST = 0.9
+# Sources that do not report how many records wait.
+SILENT_SOURCES = ("FileStreamSource", "Delta", "CloudFiles")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +65,7 @@ class LoggedBatch:
 
     Attributes:
         start: Epoch seconds.
-        behind: Records that its sources still had; NaN if none reports any.
+        behind: Records that its sources still had; NaN if unknown.
         durations: Seconds of the parts of its trigger, by Spark's names.
         state: Rows of all stateful operators; NaN without any.
         watermark: Epoch seconds; NaN without one.
@@ -66,6 +73,8 @@ class LoggedBatch:
         files: Files that it read; 0 if unknown.
         state_work: Core-seconds of commits and removals of its state.
         first, last: Arrival of its first and last record (epoch seconds); NaN if unknown.
+        files_behind: Files that its sources still had; NaN if unknown.
+        estimated: True if `behind` follows from files or time.
     """
 
     number: int
@@ -85,6 +94,8 @@ class LoggedBatch:
     state_work: float = 0.0
     first: float = NAN
     last: float = NAN
+    files_behind: float = NAN
+    estimated: bool = False
 
     @property
     def end(self) -> float:
@@ -100,9 +111,10 @@ class LoggedQuery:
     """A streaming query, through all its runs.
 
     Attributes:
-        failure: Why a run of it failed last; empty if none did.
+        failure: Why a run failed last; empty if none did.
         failures: Runs that failed.
-        ended: True if its last run ended without a failure.
+        ends: Ends of runs that ended between batches (epoch seconds).
+        idle: When it was last idle (epoch seconds).
         rocksdb: True if its state is in RocksDB.
         dropped: Batches that were too many to keep.
         unfinished: Seconds for which a batch had run when the log ended; 0 without one.
@@ -117,13 +129,19 @@ class LoggedQuery:
     sink: str = ""
     failure: str = ""
     failures: int = 0
-    ended: bool = False
+    ends: set[float] = field(default_factory=set)
+    idle: float = -math.inf
     rocksdb: bool = False
     starts: list[float] = field(default_factory=list)
     dropped: int = 0
     unfinished: float = 0.0
     width: int = 0
     stateful: str = ""
+
+    def end(self) -> None:
+        """End a run between two batches."""
+        if self.batches and self.idle <= self.batches[-1].end + BOUNDED_IDLE_S:
+            self.ends.add(self.batches[-1].end)
 
     def add(self, batch: LoggedBatch) -> None:
         """Add a batch; one that runs again replaces its first try."""
@@ -145,11 +163,26 @@ class LoggedQuery:
         return [batch for at, batch in enumerate(self.batches) if at not in cold and batch.rows > 0]
 
     @cached_property
+    def runs(self) -> list[list[LoggedBatch]]:
+        batches = list(self.batches)
+        cuts = [bisect.bisect_left(batches, at - EARLY_S, key=lambda batch: batch.start) for at in self.starts]
+        return [batches[first:last] for first, last in pairwise(sorted({0, *cuts, len(batches)}))]
+
+    @cached_property
     def bounded(self) -> bool:
-        """True if it ended once it had read what was there at its start, as with `availableNow`."""
-        pairs = [(a, b) for a, b in pairwise(self.batches) if a.behind > 0]
-        pinned = all(abs(a.behind - b.rows - b.behind) < 1 for a, b in pairs)
-        return self.ended and bool(pairs) and pinned and self.restless and self.batches[-1].behind == 0
+        """True if most runs read what was there at their start, as with `availableNow`."""
+        silent = any(source.startswith(SILENT_SOURCES) for source in self.sources)
+        ended = [run for run in self.runs if run[-1].end in self.ends and _read_what_was_there(run)]
+        runs = [run for run in ended if len(run) == 1 or silent or run[-1].behind == 0]
+        # One run of a source that tells nothing may have been stopped between two batches.
+        sure = len(runs) > 1 or any(len(run) > 1 and (not silent or _ends_with_a_rest(run)) for run in runs)
+        return sure and 2 * len(runs) > len(self.runs)
+
+    @cached_property
+    def waiting_files(self) -> float:
+        """Files that usually wait, with unknown records."""
+        reports = [batch for batch in self.batches if batch.files_behind >= 0]
+        return statistics.median([0.0 if each.behind >= 0 else each.files_behind for each in reports] or [0.0])
 
     @property
     def function(self) -> bool:
@@ -157,11 +190,11 @@ class LoggedQuery:
 
     @cached_property
     def _idle(self) -> list[tuple[LoggedBatch, LoggedBatch]]:
-        return [(a, b) for a, b in pairwise(self.batches) if b.start - a.end > POLL_S]
+        return [(a, b) for run in self.runs for a, b in pairwise(run) if b.start - a.end > POLL_S]
 
     @property
     def restless(self) -> bool:
-        """True if each batch followed the one before at once."""
+        """True if each batch followed at once."""
         return not self._idle[COLD_BATCHES:]
 
     @cached_property
@@ -184,6 +217,18 @@ class LoggedQuery:
         return NAN
 
 
+def _ends_with_a_rest(run: Sequence[LoggedBatch]) -> bool:
+    *sizes, last = (batch.files or batch.rows for batch in run)
+    return last < REST * statistics.median(sizes)
+
+
+def _read_what_was_there(run: Sequence[LoggedBatch]) -> bool:
+    # Its batches followed each other at once, no record came meanwhile, and none waited at its end.
+    waits = sum(b.start - a.end > max(POLL_S, BOUNDED_WAIT * a.seconds) for a, b in pairwise(run))
+    came = any(abs(a.behind - b.rows - b.behind) >= 1 for a, b in pairwise(run) if not a.estimated)
+    return waits <= BOUNDED_WAITS * len(run) and not came and not (run[-1].behind > 0 or run[-1].files_behind > 0)
+
+
 @dataclass(slots=True)
 class Executor:
     """An executor. `removed` is infinite if it stayed; `run`: seconds that its tasks ran."""
@@ -202,7 +247,7 @@ class Application:
 
     Attributes:
         others: Spans of jobs of no query (epoch seconds), by their ends.
-        unreadable: Lines that are no JSON, as the last one of a killed application.
+        unreadable: Lines that are no JSON.
         target: Its own target latency (seconds), if known.
         continuous: True if a query has epochs in place of micro-batches.
         remarks: Remarks of Elastream with their share of the decisions.

@@ -3,14 +3,16 @@
 import json
 import math
 import re
+import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from elastream.advice.application import Application, Executor, LoggedBatch, Stage
-from elastream.advice.progress import MALFORMED, MOST_SECONDS, ProgressReader, epoch
+from elastream.advice.progress import MALFORMED, MOST_SECONDS, ProgressReader, epoch, json_of
 from elastream.core.lateness import StageTimes
+from elastream.core.wording import counted
 from elastream.spark.jvm.failure import cause_of_failure
 
 Json = Mapping[str, Any]
@@ -31,6 +33,8 @@ WRITES = re.compile(rb'"RDD Info":\[\{"RDD ID":\d+,"Name":"PythonRDD"')
 # The plan of a batch: its query, its number, and the files that it reads.
 FILES_READ = re.compile(rb"InMemoryFileIndex\((\d+) paths?\)")
 PLAN_OF = re.compile(rb"[^a-z]id = ([0-9a-f-]{36}).{0,120}?batch = (\d+)", re.DOTALL)
+# Causes by which a query ends with its application.
+SHUT_DOWN = re.compile(r"SparkContext was shut down|stopped SparkContext|^[\w.]*\bInterruptedException\b")
 MOST_CORES = 100_000
 # What tasks alone do not tell.
 NO_PROGRESS = "the sources, the parts of a batch, the state and the watermark"
@@ -72,6 +76,8 @@ class EventLog:
         self._with_progress = set[str]()
         self._open = set[tuple[str, int]]()  # newest batches of queries that started anew
         self._last = 0.0
+        self._applications = 1
+        self._newest = set[str]()  # executors added since the newest start of a log
         self._readers: dict[bytes, Callable[[bytes], None]] = {
             b"SparkListenerLogStart": self._log_start,
             b"SparkListenerApplicationStart": self._application_start,
@@ -86,6 +92,7 @@ class EventLog:
             b"org.apache.spark.sql.execution.ui.SparkListenerSQLExecutionStart": self._plan,
             f"{STREAMING}QueryStartedEvent".encode(): self._query_started,
             f"{STREAMING}QueryProgressEvent".encode(): self._query_progress,
+            f"{STREAMING}QueryIdleEvent".encode(): self._query_idle,
             f"{STREAMING}QueryTerminatedEvent".encode(): self._query_terminated,
         }
 
@@ -100,14 +107,19 @@ class EventLog:
                     reader(line)
                 except MALFORMED:
                     self.application.unreadable += 1
+        self._progress.finish()
         self._add_silent()
+        self._add_cores()
+        if self._applications > 1:
+            text = f"the applications apart: the file holds {self._applications}, one after the other"
+            self.application.unknown.append(text)
         for id, (_, begun) in self._running.items():
             if id in self._with_progress or (id in self.application.queries and not self.application.queries[id].batches):
                 self._progress.query(id).unfinished = max(0.0, self._last - begun)
         return self.application
 
     def _add_silent(self) -> None:
-        """Add the batches of queries without progress, as their tasks tell. The last batch may be unfinished."""
+        """Add batches of queries without progress; the last may be unfinished."""
         numbers: defaultdict[str, list[int]] = defaultdict(list)
         for id, number in sorted(self._stages):
             if id not in self._with_progress:
@@ -122,13 +134,46 @@ class EventLog:
                 query.width = max(query.width, *(each.times.tasks for each in stages))
                 query.add(LoggedBatch(number, begun, ended - begun, rows, stages=stages))
 
+    def _add_cores(self) -> None:
+        executors, named = self.application.executors, self.application.settings.get("spark.executor.cores", "")
+        silent = [id for id, each in executors.items() if math.isnan(each.cores)]
+        others = [each.cores for each in executors.values() if not math.isnan(each.cores)]
+        cores = float(named) if named.isdecimal() else statistics.median_low(others or [0.0])
+        if not 1 <= cores < MOST_CORES:  # unknown
+            self.application.executors = {id: each for id, each in executors.items() if id not in silent}
+        elif silent:
+            for id in silent:
+                executors[id].cores = cores
+            came = f"when {counted(len(silent), 'executor')} came, and their cores"
+            self.application.unknown.append(f"{came}: they count from their first tasks, with {cores:g} cores each")
+
     def _log_start(self, line: bytes) -> None:
         self.application.version = str(json.loads(line)["Spark Version"])
+        self._newest.clear()
 
     def _application_start(self, line: bytes) -> None:
-        event = json.loads(line)
-        self.application.name, self.application.id = str(event["App Name"]), str(event.get("App ID", ""))
-        self.application.begun = MILLI * event["Timestamp"]
+        event, application = json.loads(line), self.application
+        begun = MILLI * event["Timestamp"]
+        if not math.isnan(application.begun) and application.begun != begun:
+            self._end_application()
+        application.name, application.id = str(event["App Name"]), str(event.get("App ID", ""))
+        application.begun = begun
+
+    def _end_application(self) -> None:
+        # Identifiers begin anew with another application in the same file.
+        application = self.application
+        ended = self._last if math.isnan(application.ended) else application.ended
+        for id in [id for id in application.executors if id not in self._newest]:
+            application.executors[id].removed = min(application.executors[id].removed, ended)
+            self._rename(id)
+        self._applications += 1
+        application.ended = math.nan
+        for by_id in (self._tasks, self._batch_of_stage, self._foreign, self._running):
+            by_id.clear()
+
+    def _rename(self, id: str) -> None:
+        executors = self.application.executors
+        executors[f"{id} of application {self._applications}"] = executors.pop(id)
 
     def _application_end(self, line: bytes) -> None:
         self.application.ended = MILLI * json.loads(line)["Timestamp"]
@@ -143,7 +188,11 @@ class EventLog:
         id, cores = str(event["Executor ID"]), float(event["Executor Info"]["Total Cores"])
         if not 1 <= cores < MOST_CORES:
             raise ValueError("no executor has so many cores")
-        self.application.executors[id] = Executor(id, cores, MILLI * event["Timestamp"])
+        added, before = MILLI * event["Timestamp"], self.application.executors.get(id)
+        if before is not None and before.added != added and id not in self._newest:
+            self._rename(id)
+        self._newest.add(id)
+        self.application.executors[id] = Executor(id, cores, added)
 
     def _executor_removed(self, line: bytes) -> None:
         event = json.loads(line)
@@ -185,7 +234,7 @@ class EventLog:
     def _task_end(self, line: bytes) -> None:
         event = _parsed(line)
         info, metrics = event["Task Info"], event.get("Task Metrics")
-        executor = self.application.executors.get(str(info["Executor ID"]))
+        executor = self._executor(info)
         if event["Stage ID"] not in self._batch_of_stage:
             if executor is not None and metrics is not None:
                 executor.run += MILLI * metrics["Executor Run Time"]
@@ -214,6 +263,15 @@ class EventLog:
         tasks.shuffled |= shuffle.get("Local Bytes Read", 0) + shuffle.get("Remote Bytes Read", 0) > 0
         tasks.files += write.get("Records Written", 0) > 0
         tasks.written += write.get("Bytes Written", 0)
+
+    def _executor(self, task: Json) -> Executor | None:
+        id, launched = str(task["Executor ID"]), MILLI * task["Launch Time"]
+        executor = self.application.executors.get(id)
+        if id != "driver" and (executor is None or math.isnan(executor.cores)):  # the log does not add it
+            executor = executor or Executor(id, math.nan, launched)
+            executor.added = min(executor.added, launched)
+            self.application.executors[id] = executor
+        return executor
 
     def _stage_completed(self, line: bytes) -> None:
         info = json.loads(line)["Stage Info"]
@@ -248,16 +306,13 @@ class EventLog:
         event = json.loads(line)
         query = self._progress.query(str(event["id"]), event.get("name"))
         self._running.pop(query.id, None)
-        query.ended = False
         if newest := max((each for each in self._stages if each[0] == query.id), default=None):
             self._open.add(newest)
         if "timestamp" in event:
             query.starts.append(epoch(event["timestamp"]))
 
     def _query_progress(self, line: bytes) -> None:
-        progress = json.loads(line)["progress"]
-        if isinstance(progress, str):
-            progress = json.loads(progress)
+        progress = json_of(json.loads(line)["progress"])
         key = str(progress["id"]), int(progress["batchId"])
         self._with_progress.add(key[0])
         if self._running.get(key[0], (-1, 0.0))[0] == key[1]:
@@ -272,18 +327,23 @@ class EventLog:
             for stage in self._numbers.pop(each, ()):
                 self._batch_of_stage.pop(stage, None)
 
+    def _query_idle(self, line: bytes) -> None:
+        event = json.loads(line)
+        self._progress.query(str(event["id"])).idle = epoch(event["timestamp"])
+
     def _query_terminated(self, line: bytes) -> None:
         event = json.loads(line)
         query = self._progress.query(str(event["id"]))
-        failure = event.get("exception")
+        failure = cause_of_failure(str(event.get("exception") or ""))
+        if not failure and query.id not in self._running:
+            query.end()
         self._running.pop(query.id, None)
-        query.ended = not failure
-        if failure:
-            query.failure, query.failures = cause_of_failure(str(failure)), query.failures + 1
+        if failure and not SHUT_DOWN.search(failure):
+            query.failure, query.failures = failure, query.failures + 1
 
 
 def _parsed(line: bytes) -> Json:
-    """Return a task's event, without its long accumulables if possible."""
+    # A task's accumulables are long.
     begin = line.find(ACCUMULABLES)
     end = line.find(b"}]}", begin)
     event: Json

@@ -72,6 +72,8 @@ ENDS_OF_STATE = {
 }
 # Delays of a watermark after which it must have removed rows.
 WATERMARK_DELAYS = 3.0
+# Factor and files by which those that wait grow with a backlog.
+BACKLOG_GROWTH, BACKLOG_FILES = 1.2, 10
 # Share of the lag in one Kafka partition of several.
 LAG_SHARE, LAG_PARTITIONS = 0.5, 3
 # Share of the tasks' and the batches' time, and seconds in all, from which collections of garbage matter; share of batches
@@ -219,8 +221,11 @@ def _of_query(application: Application, query: LoggedQuery, target: float, *, ex
         change = "limit the records of a batch; more hosts if its tasks fill all slots"
         findings.append(Finding(query.name, "unfinished", evidence, change))
     if query.bounded:  # its purpose is not low latency, and it may be short
-        rules = [rule for rule in RULES if rule is not _files] if len(warm) >= LEAST_BATCHES else []
-        return [*findings, *(finding for rule in rules for finding in rule(application, query, warm))]
+        if len(warm) >= LEAST_BATCHES:
+            rules = [rule for rule in RULES if rule is not _files]
+            return [*findings, *(finding for rule in rules for finding in rule(application, query, warm))]
+        batches = [batch for batch in query.batches if batch.rows > 0]
+        return [*findings, *_partitions(application, query, batches), *_failures(application, query, batches)]
     findings += _of_time(application, query, warm, target)
     if not explicit:
         findings += _long_trigger(query, warm)
@@ -516,6 +521,16 @@ def _memory(application: Application, query: LoggedQuery, warm: Sequence[LoggedB
         yield Finding(query.name, "garbage", evidence, change)
 
 
+def _backlog(application: Application, query: LoggedQuery, warm: Sequence[LoggedBatch]) -> Iterator[Finding]:
+    waiting = [batch.files_behind for batch in warm if batch.files_behind >= 0]
+    thirds = waiting[: 1 + len(waiting) // 3], waiting[-1 - len(waiting) // 3 :]
+    first, last = (statistics.median(third or [0.0]) for third in thirds)
+    if query.waiting_files and last > BACKLOG_GROWTH * first + BACKLOG_FILES:
+        size = f"{amount(waiting[0])} to {amount(waiting[-1])} in {format_duration(warm[-1].end - warm[0].start)}"
+        evidence = f"the files that wait for {query.name} grew from {size}"
+        yield Finding(query.name, "backlog", evidence, "more hosts if its tasks fill them, or raise maxFilesPerTrigger")
+
+
 def _files(application: Application, query: LoggedQuery, warm: Sequence[LoggedBatch]) -> Iterator[Finding]:
     stages = [stage for batch in warm for stage in batch.stages]
     files, written = sum(stage.files for stage in stages), math.fsum(stage.written for stage in stages)
@@ -554,7 +569,7 @@ def _locality(application: Application, query: LoggedQuery, warm: Sequence[Logge
 
 
 Rule = Callable[[Application, LoggedQuery, Sequence[LoggedBatch]], Iterator[Finding]]
-RULES: tuple[Rule, ...] = (_partitions, _state, _lag, _memory, _files, _failures, _locality)
+RULES: tuple[Rule, ...] = (_partitions, _state, _lag, _backlog, _memory, _files, _failures, _locality)
 
 
 def _growth(application: Application, query: LoggedQuery, warm: Sequence[LoggedBatch], target: float) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Micro-batches from Spark's StreamingQueryProgress, as JSON of a listener or of an event log."""
+"""Micro-batches from Spark's StreamingQueryProgress as JSON."""
 
 import json
 import math
@@ -15,16 +15,19 @@ Json = Mapping[str, Any]
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 # Work on state that does not follow from a batch's records (ms, of all tasks).
 STATE_WORK = ("allRemovalsTimeMs", "commitTimeMs")
+# Shorter lags in time are those of a poll.
+LEAST_LAG_S = 1.0
 # Larger figures are damage: the year 5138, four months, a thousand billion.
 MOST_EPOCH, MOST_SECONDS, MOST_RECORDS = 1e11, 1e7, 1e12
 
 
 class ProgressReader:
-    """Adds batches to an application from progress, in the order of the log."""
+    """Adds batches to an application from progress, in any order."""
 
     def __init__(self, application: Application) -> None:
         self._application = application
         self._before: dict[str, Batch] = {}
+        self._begun: dict[tuple[str, str], float] = {}
 
     def query(self, id: str, name: str | None = None) -> LoggedQuery:
         queries = self._application.queries
@@ -34,16 +37,25 @@ class ProgressReader:
             queries[id] = LoggedQuery(id, named if named not in names else f"{named} {id[:8]}")
         return queries[id]
 
+    def finish(self) -> None:
+        """Sort batches, and date runs that the log does not."""
+        for query in self._application.queries.values():
+            batches = sorted(query.batches, key=lambda batch: (batch.start, batch.number))
+            query.batches.clear()
+            for batch in batches:
+                query.add(batch)
+            query.starts = sorted(query.starts or (at for (id, _), at in self._begun.items() if id == query.id))
+
     def read(self, progress: Json, stages: Iterable[Stage] = (), files: int = 0) -> None:
         """Add the batch of `progress`; one without work is left out.
 
         Raises:
-            KeyError: It lacks a field. For one of another form, another error of MALFORMED.
+            KeyError: It lacks a field. Other forms raise others of MALFORMED.
         """
         id = str(progress["id"])
         query = self.query(id, progress.get("name"))
         durations = {
-            name: float(each) / 1e3 for name, each in (progress.get("durationMs") or {}).items() if each is not None
+            name: each / 1e3 for name, each in (progress.get("durationMs") or {}).items() if isinstance(each, int | float)
         }
         sources = [_source(each) for each in progress.get("sources") or ()]
         query.sources = tuple(str(each.get("description")) for each in sources)
@@ -52,8 +64,10 @@ class ProgressReader:
         if stages and "PythonForeachWriter" in query.sink:  # no plan or RDD of its stage says so
             stages[-1] = replace(stages[-1], times=replace(stages[-1].times, python=True, writes=True))
         if "addBatch" not in durations:
+            query.idle = epoch(progress["timestamp"])
             return
         number, start = int(progress["batchId"]), epoch(progress["timestamp"])
+        run = id, str(progress.get("runId"))
         rows = sum(int(each.get("numInputRows") or 0) for each in sources)
         line = [
             str(number),
@@ -63,8 +77,17 @@ class ProgressReader:
             "-",
             "{}",
         ]
-        batch = _checked(read_batch(query.name, [*line, *map(json.dumps, sources)], self._before.get(id)), rows)
+        before = self._before.get(id)
+        batch = _checked(read_batch(query.name, [*line, *map(json.dumps, sources)], before), rows)
         self._before[id] = batch
+        self._begun[run] = min(start, self._begun.get(run, start))
+        behind, files_behind = batch.behind, _total(sources, "numFilesOutstanding")
+        estimated = math.isnan(behind)
+        if estimated and (files or not files_behind):
+            behind = files_behind * rows / max(1, files)
+        elif estimated and before is not None and start > before.start:  # Kinesis tells its lag in time
+            late = _total(sources, "avgMsBehindLatest") / 1e3
+            behind = 0.0 if late < LEAST_LAG_S else late * rows / (start - before.start)
         states = progress.get("stateOperators") or ()
         partitions = sum(len(each) for source in sources for each in _kafka(source, "endOffset").values())
         query.width = max([query.width, partitions, *(int(each.get("numShufflePartitions") or 0) for each in states)])
@@ -78,7 +101,7 @@ class ProgressReader:
                 start,
                 batch.seconds,
                 batch.rows,
-                batch.behind,
+                behind,
                 durations,
                 tuple(stages),
                 float(sum(int(each.get("numRowsTotal") or 0) for each in states)) if states else NAN,
@@ -89,22 +112,31 @@ class ProgressReader:
                 files,
                 _lag(sources),
                 math.fsum(float(each.get(name) or 0) for each in states for name in STATE_WORK) / 1e3,
+                files_behind=files_behind,
+                estimated=estimated,
             )
         )
 
 
+def _total(sources: Iterable[Json], name: str) -> float:
+    reports = [(source.get("metrics") or {}).get(name) for source in sources]
+    figures = [figure for each in reports if each is not None and 0 <= (figure := float(each)) < MOST_RECORDS]
+    return math.fsum(figures) if figures else NAN
+
+
 def _source(progress: Json) -> dict[str, Any]:
-    offsets = {name: _parsed(progress.get(name)) for name in ("startOffset", "endOffset", "latestOffset")}
+    offsets = {name: json_of(progress.get(name)) for name in ("startOffset", "endOffset", "latestOffset")}
     return {**progress, **offsets}
 
 
-def _parsed(offset: object) -> object:
-    if not isinstance(offset, str):
-        return offset
+def json_of(value: Any) -> Any:
+    """Parse JSON in a text; return other values as they are."""
+    if not isinstance(value, str):
+        return value
     try:
-        return json.loads(offset)
+        return json.loads(value)
     except ValueError:
-        return offset
+        return value
 
 
 def _checked(batch: Batch, rows: int) -> Batch:
@@ -122,9 +154,8 @@ def epoch(text: str) -> float:
 
 
 def _watermark(times: Json) -> float:
-    """Return the watermark; 1970 is none."""
     at = epoch(times["watermark"]) if times.get("watermark") else NAN
-    return at if at > 0 else NAN
+    return at if at > 0 else NAN  # 1970 is none
 
 
 def _kafka(source: Json, name: str) -> dict[str, dict[str, Any]]:

@@ -97,6 +97,8 @@ class Latency:
 
     @classmethod
     def logged(cls, query: LoggedQuery, batches: Sequence[LoggedBatch], target: float) -> "Latency":
+        if query.waiting_files or query.bounded:
+            return cls()
         rows, ends = np.array([[batch.rows, batch.end] for batch in batches if batch.rows > 0]).T
         return cls.of(Arrivals.of(query, batches), rows, ends, target)
 
@@ -246,7 +248,6 @@ class BatchModel:
         return Latency.of(arrivals, np.array(rows), np.array(ends), target)
 
     def _next_trigger(self, at: float) -> float:
-        """Return the first multiple of the interval after `at`."""
         return -math.inf if math.isnan(self.trigger) else (math.floor(at / self.trigger + 1e-6) + 1) * self.trigger
 
 
@@ -298,5 +299,9 @@ def cross_validated(
             return NAN, NAN
         logged = Latency.logged(query, other, target)
         predicted = model.predict(Arrivals.of(query, other), slots, target)
-        errors.append((abs(predicted.p50 / logged.p50 - 1), abs(predicted.p99 / logged.p99 - 1)))
+        errors.append((_error(predicted.p50, logged.p50), _error(predicted.p99, logged.p99)))
     return statistics.mean(each[0] for each in errors), statistics.mean(each[1] for each in errors)
+
+
+def _error(predicted: float, logged: float) -> float:
+    return abs(predicted / logged - 1) if logged else NAN

@@ -153,8 +153,11 @@ def _calibrated(
         others = math.fsum(each for other, each in work.items() if other != id) / max(ended - begun, 1e-9)
         slots = _left_by(application, others) if tasks else _shared_with(application, others)
         if query.bounded:
-            lasts = format_duration(query.batches[-1].end - query.batches[0].start)
+            lasts = format_duration(query.runs[-1][-1].end - query.runs[-1][0].start)
             unknown.append(f"sizes for {query.name}: it read what was there, as with availableNow, and ended after {lasts}")
+            continue
+        if files := query.waiting_files:
+            unknown.append(f"latency and sizes of {query.name}: {amount(files)} files wait, of unknown numbers of records")
             continue
         if limit < math.inf and all(math.isnan(batch.behind) for batch in warm):
             unknown.append(f"sizes for {query.name}: its source is limited and does not report what waits")

@@ -7,10 +7,12 @@ import itertools
 import json
 import math
 import re
+import zipfile
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 import numpy as np
@@ -19,60 +21,78 @@ import pyarrow as pa
 from elastream.advice import prometheus, spark_page
 from elastream.advice.application import Application, Executor, LoggedBatch, LoggedQuery
 from elastream.advice.event_log import EVENT, EventLog
-from elastream.advice.progress import MALFORMED, ProgressReader
+from elastream.advice.progress import MALFORMED, ProgressReader, json_of
 from elastream.advice.web import WEB, NoSuchPage, Site
 from elastream.core.decision import often_said
 from elastream.core.metrics import Metric
 from elastream.core.wording import counted
 from elastream.errors import InputError
 from elastream.recording.directory import RunDirectory
-from elastream.recording.paths import AnyPath, path_of, scanned
+from elastream.recording.paths import AnyPath, path_of
 from elastream.recording.recorder import Recording
 from elastream.units import format_duration
 
+LogPath: TypeAlias = AnyPath | zipfile.Path
 # Bytes read at once, plain and decompressed: of a file that is cut off, up to so many are lost.
 CHUNK, DECOMPRESSED = 1 << 20, 1 << 14
 # Most bytes of a block that a damaged header may ask for.
 LARGEST_BLOCK = 1 << 28
 # First bytes of a file, by codec.
 CODECS = {b"\x28\xb5\x2f\xfd": "zstd", b"\x1f\x8b": "gzip", b"\x04\x22\x4d\x18": "lz4"}
+# Errors of reading a damaged file, or a file in an archive.
+DAMAGE = (OSError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)
+ZIP = b"PK\x03\x04"
 LZ4_BLOCK, SNAPPY, LZF = b"LZ4Block", b"\x82SNAPPY\x00", b"ZV"
 # Parts of a rolled log: `events_2_app-1.zstd`, or `events_2_app-1.compact` instead of all parts up to it.
 PART = re.compile(r"events_(\d+)_.*")
 # Databricks names parts by their dates, and the one that is written without.
 LAST_OF_DATABRICKS = "eventlog"
+JSON = json.JSONDecoder()
+# Beginning of an object, and the most characters of one over several lines.
+TEXT_OF_JSON, LONGEST_PROGRESS = re.compile(r'\{\s*"'), 1 << 20
 
 
-def lines_of(source: AnyPath) -> Iterator[bytes]:
+def lines_of(source: LogPath) -> Iterator[bytes]:
     """Yield the lines of a log file, or of all parts of a rolled one.
 
     Raises:
         InputError: There is no such file, no log in the folder, or no way to decompress it.
     """
     for part in parts_of(source):
-        with part.open("rb") as file:
-            yield from _lines(_decompressed(file, part))
+        yield from _lines(_decompressed(part))
 
 
-def parts_of(source: AnyPath) -> list[AnyPath]:
+def parts_of(source: LogPath) -> list[LogPath]:
     """Return the files of a log in order. Raises InputError if there are none."""
     if source.is_file():
-        return [source]
+        return [source] if isinstance(source, zipfile.Path) else _unzipped(source)
     if not source.is_dir():
         raise InputError(f"there is no file or folder {source}")
-    names = sorted(each.name for each in scanned(source))
+    names = sorted(each.name for each in source.iterdir())
     numbered = sorted((int(match[1]), name) for name in names if (match := PART.fullmatch(name)))
     if not numbered and LAST_OF_DATABRICKS in names:
         dated = [name for name in names if name.startswith(f"{LAST_OF_DATABRICKS}-")]
         return [source / name for name in (*dated, LAST_OF_DATABRICKS)]
     if not numbered:
-        names = [each for each in names if not each.startswith("appstatus_")]
+        names = [each for each in names if not each.startswith(("appstatus_", "."))]
+        if len(names) == 1:
+            return parts_of(source / names[0])
         hint = f"give one of what it holds, such as {names[-1]}" if names else "it is empty"
         raise InputError(f"{source} is not the log of one application: {hint}")
     compact = max((number for number, name in numbered if name.endswith(".compact")), default=0)
     return [
         source / name for number, name in numbered if number > compact or (number == compact and name.endswith(".compact"))
     ] or [source / name for _, name in numbered]
+
+
+def _unzipped(source: LogPath) -> list[LogPath]:
+    with source.open("rb") as file:
+        if file.read(len(ZIP)) != ZIP:
+            return [source]
+    try:
+        return parts_of(zipfile.Path(zipfile.ZipFile(source.open("rb"))))
+    except DAMAGE as error:
+        raise InputError(f"{source} cannot be read: {error}") from None
 
 
 def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
@@ -89,19 +109,22 @@ def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
         yield rest
 
 
-def _decompressed(file: IO[bytes], place: AnyPath) -> Iterator[bytes]:
-    magic = file.read(8)
-    file.seek(0)
-    if magic.startswith(LZF):
-        raise InputError(f"{place} is compressed with LZF, which cannot be read; set spark.eventLog.compression.codec=zstd")
+def _decompressed(part: LogPath) -> Iterator[bytes]:
     any_yet = False
     try:
-        for chunk in _chunks(file, magic):
-            any_yet = True
-            yield chunk
-    except OSError as error:
+        with part.open("rb") as file:
+            magic = file.read(8)
+            file.seek(0)
+            if magic.startswith(LZF):
+                hint = "set spark.eventLog.compression.codec=zstd"
+                raise InputError(f"{part} is compressed with LZF, which cannot be read; {hint}")
+            for chunk in _chunks(file, magic):
+                any_yet = True
+                yield chunk
+    except DAMAGE as error:
         if not any_yet:
-            raise InputError(f"{place} cannot be read: {error}") from None
+            why = getattr(error, "strerror", None) or str(error) or "it is cut off"
+            raise InputError(f"{part} cannot be read: {why}") from None
 
 
 def _chunks(file: IO[bytes], magic: bytes) -> Iterator[bytes]:
@@ -117,7 +140,7 @@ def _chunks(file: IO[bytes], magic: bytes) -> Iterator[bytes]:
 
 
 def _lz4_blocks(file: IO[bytes]) -> Iterator[bytes]:
-    """Decompress blocks of lz4-java: magic, method, two lengths, checksum, data."""
+    # lz4-java: magic, method, two lengths, checksum, data
     codec = pa.Codec("lz4_raw")
     while (head := file.read(21)).startswith(LZ4_BLOCK) and len(head) == 21:
         method, length, whole = head[8] & 0xF0, int.from_bytes(head[9:13], "little"), int.from_bytes(head[13:17], "little")
@@ -140,7 +163,10 @@ def _snappy_blocks(file: IO[bytes]) -> Iterator[bytes]:
         block = file.read(min(length, LARGEST_BLOCK))
         if len(block) < length:
             return
-        yield codec.decompress(block, _varint(block)).to_pybytes()
+        whole = _varint(block)
+        if whole > LARGEST_BLOCK:
+            raise OSError(f"a block of {whole:,} bytes is damaged")
+        yield codec.decompress(block, whole).to_pybytes()
 
 
 def _varint(block: bytes) -> int:
@@ -153,6 +179,8 @@ def _varint(block: bytes) -> int:
     return length
 
 
+# Most seconds in which a run that fails is followed by another; a scheduler takes longer.
+RESTARTED_S = 120.0
 # What a recording does not hold.
 UNKNOWN_OF_RECORDINGS = "the parts of a batch, its tasks and the rows of its state: a recording has none of them"
 RECORDING = b'{"kind":"start"'
@@ -217,17 +245,50 @@ def _read_address(address: str) -> Application:
 def _read_progress(source: str, lines: Iterable[bytes]) -> Application:
     application, first = Application(source, "progress of queries"), ""
     reader = ProgressReader(application)
-    for line in lines:
-        try:
-            entries = json.loads(line)
-            for entry in entries if isinstance(entries, list) else [entries]:
-                reader.read(entry.get("progress", entry))
-        except MALFORMED as error:
-            first = first or f"the JSON of a StreamingQueryProgress{_why(error)}"
-            application.unreadable += 1
-    if first and not any(query.batches for query in application.queries.values()):
-        raise InputError(f"{source} is not a log that can be read: its first line is neither an event of Spark nor {first}")
+    for objects, torn in _objects(lines):
+        unreadable = torn
+        for each in objects:
+            try:
+                reader.read(json_of(each.get("progress", each)))
+            except MALFORMED as error:
+                first, unreadable = first or _why(error), True
+        application.unreadable += unreadable
+    reader.finish()
+    for query in application.queries.values():  # how a run ends shows only in the time until the next one
+        query.ends = {a[-1].end for a, b in itertools.pairwise(query.runs) if b[0].start - a[-1].end > RESTARTED_S}
+    if (first or not application.queries) and not any(query.batches for query in application.queries.values()):
+        what = f"its first line is neither an event of Spark nor the JSON of a StreamingQueryProgress{first}"
+        hint = "give an event log, or such JSON in lines, in an array, or in a driver's log"
+        raise InputError(f"{source} is not a log that can be read: {what}; {hint}")
     return application
+
+
+def _objects(lines: Iterable[bytes]) -> Iterator[tuple[list[Any], bool]]:
+    """Yield the JSON objects that end in a line, and if one is torn."""
+    text = ""
+    for line in lines:
+        if not text and b"{" not in line:
+            continue
+        text += line.decode(errors="replace") + "\n"
+        long = len(text) > LONGEST_PROGRESS
+        if not long and not line.rstrip(b" \t\r,]").endswith(b"}"):
+            continue
+        objects, torn, at = list[Any](), False, 0
+        while (at := text.find("{", at)) >= 0:
+            try:
+                each, at = JSON.raw_decode(text, at)
+                objects.append(each)
+            except RecursionError:
+                torn, text = True, ""
+            except ValueError as error:
+                if isinstance(error, json.JSONDecodeError) and not text[error.pos + 1 :].strip() and not long:
+                    break  # it may go on
+                torn |= TEXT_OF_JSON.match(text, at) is not None
+                at += 1
+        text = text[at:] if at >= 0 else ""
+        yield objects, torn
+    if TEXT_OF_JSON.match(text):
+        yield [], True
 
 
 def _why(error: Exception) -> str:
@@ -242,7 +303,8 @@ def _check(application: Application) -> None:
     longest = max((query.unfinished for query in application.queries.values()), default=0.0)
     application.queries = {id: query for id, query in application.queries.items() if query.batches}
     if application.queries:
-        application.unknown += [f"anything of {name}: it has no finished batch" for name in names]
+        why = "it has no finished batch" + (", as with a continuous trigger" if application.continuous else "")
+        application.unknown += [f"anything of {name}: {why}" for name in names]
         return
     if application.continuous:
         raise InputError(f"{application.source} has a query with a continuous trigger: advice is for micro-batches")
@@ -255,7 +317,7 @@ def _check(application: Application) -> None:
 
 
 def _read_recording(source: str) -> Application:
-    """Read a run's folder or recording. Raises InputError if it is damaged or has no micro-batches."""
+    """Read a run's folder or recording, or raise InputError."""
     if not Path(source).exists():
         raise InputError(f"{source} is a recording of Elastream on another machine: copy it here first")
     recording = Recording.read(source)

@@ -19,6 +19,19 @@ def test_kafka_lag_is_the_mean_times_the_number_of_partitions():
     assert read_batch("q", line(4, 0, 0.5, lines, words), None).behind == 33.5
 
 
+def test_kafka_lag_follows_from_offsets_without_metrics():
+    ends = {"t": {"0": 10, "1": 20}}
+
+    def behind(latest):
+        kafka = source(ends, ends, latest=latest, description="KafkaV2[Subscribe[t]]")
+        return read_batch("q", line(4, 0, 0.5, kafka), None).behind
+
+    assert behind({"t": {"0": 13, "1": 24}}) == 7
+    assert behind(ends) == 0
+    for anew in ({"t": {"0": 1, "1": 24}}, {"t": {"0": 13}}, None):
+        assert math.isnan(behind(anew))
+
+
 def test_a_lag_below_zero_is_unknown():
     anew = source(end={"t": {"0": 10}}, behind=-990.0)
     assert math.isnan(read_batch("q", line(4, 0, 0.5, anew), None).behind)

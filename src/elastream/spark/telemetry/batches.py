@@ -219,7 +219,12 @@ def _source_progress(
         # The source counts the records it gave; Spark counts those of a task that ran twice, as after a loss, twice.
         rows = float(int(after["n"]) - int(_offset(start).get("n", 0)))
     mean = (progress.get("metrics") or {}).get("avgOffsetsBehindLatest")
-    behind = _counted(start, end, latest, rows) if mean is None else float(mean) * _partitions(end)
+    if mean is not None:
+        behind = float(mean) * _partitions(end)
+    elif str(progress.get("description")).startswith("Kafka"):  # without metrics, as in older versions of Spark
+        behind = _lag(_offset(end), _offset(latest))
+    else:
+        behind = _counted(start, end, latest, rows)
     behind = behind if behind >= 0 else NAN  # a negative number means that the topic was created again
     everything: bool | None = latest is None or latest == end if math.isnan(behind) else behind == 0
     # A source that generates its records up to the limit never has a backlog.
@@ -277,6 +282,15 @@ def _counted(start: object, end: object, latest: object, rows: float) -> float:
         if rows > 0 and all(type(each) in (int, float) for each in numbers) and number - numbers[0] == rows:
             return float(max(0, numbers[2] - number))
     return NAN
+
+
+def _lag(end: Mapping[str, Any], latest: Mapping[str, Any]) -> float:
+    """Return the records between offsets of Kafka, or NaN."""
+    partitions = [(topic, partition) for topic, offsets in end.items() for partition in offsets]
+    if not all(partition in latest.get(topic, ()) for topic, partition in partitions):
+        return NAN
+    left = [int(latest[topic][partition]) - int(end[topic][partition]) for topic, partition in partitions]
+    return float(sum(left)) if min(left, default=-1) >= 0 else NAN
 
 
 def _with_arrival_bounds(progress: SourceProgress, earlier: SourceProgress, since: float) -> SourceProgress:
