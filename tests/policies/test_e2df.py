@@ -96,7 +96,7 @@ def test_overloaded_instance_gets_a_second_and_the_spare_host_is_replaced() -> N
     assert E2df(spare=1, initial=2).plan(later).actions == (LeaseHost("h4", "small"),)
 
 
-def test_the_measured_distance_between_regions_counts_more_than_the_declared_one() -> None:
+def test_measured_distance_of_a_region_precedes_the_declared_one() -> None:
     seen = observed(dict.fromkeys(("h1", "h2", "h3"), 0.5), [("split", "h1", 0.5), ("count", "h2", 0.5)])
     west = replace(SMALL, name="far", region="west")
     links = Frame(("h1>h2", "h1>h3", "h2>h1", "h2>h3"), {Metric.NETWORK_LATENCY: [0.001, 0.04, math.nan, 0.06]})

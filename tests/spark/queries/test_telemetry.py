@@ -249,7 +249,7 @@ def test_behind_a_durable_edge_records_queue_from_write_to_commit(tmp_path):
     assert made.rows == 10  # what a second query takes has been taken by the first
 
 
-def test_behind_a_durable_edge_the_duration_is_at_least_the_oldest_records_age(tmp_path):
+def test_duration_behind_an_edge_is_at_least_the_oldest_records_age(tmp_path):
     made, checkpoint = behind_an_edge(tmp_path, (2.0, 1.0, 0, 4), written=[(1.0, 4), (4.0, 5), (5.0, 3)])
     (checkpoint / "offsets" / "1").write_text('v1\n{}\n{"edge": "lines-read", "n": 6}')
     seen = made.operators(STARTED + 9.0, {}, cores=1.0)
