@@ -238,10 +238,36 @@ def test_partitions_of_a_first_batch_without_records_are_found():
     assert kinds(log) == {"partitions"}
 
 
+WATERMARK = {"watermark": lambda n: 5.0 * n - 20, "newest": lambda n: 5.0 * n}
+WINDOW = "(((timestamp#0-T20000ms - 0) % {0}) + {0}) ELSE 0 END) - 0) + {0}), LongType, TimestampType))) AS window#6"
+RANGE = "(bt#57-T20000ms >= at#45-T20000ms + INTERVAL '-{}) AND (bt#57-T20000ms <= at#45-T20000ms + INTERVAL '01' MINUTE)"
+SESSION = "knownnullable(precisetimestampconversion(precisetimestampconversion(timestamp#20-T20000ms + {}, TimestampType"
+
+
 def test_watermark_that_removes_no_state_is_found():
-    log = job(usual, state=lambda n: 800 * n, watermark=lambda n: 5.0 * n - 20, newest=lambda n: 5.0 * n)
+    log = job(usual, state=lambda n: 800 * n, plan="StateStoreSave", **WATERMARK)
     (finding,) = findings_of(read(log), 10.0)
     assert "its watermark removed nothing" in finding.evidence
+
+
+@pytest.mark.parametrize(
+    ("plan", "found"),
+    [
+        (WINDOW.format(3_600_000_000), set()),
+        (WINDOW.format(60_000_000), {"state"}),
+        (RANGE.format("03' HOUR"), set()),
+        (RANGE.format("00:02:30' HOUR TO SECOND"), set()),
+        (RANGE.format("01:30' MINUTE TO SECOND"), {"state"}),
+        (SESSION.format("20 minutes"), set()),
+        (SESSION.format("30 seconds"), {"state"}),
+        ("", set()),
+    ],
+)
+def test_watermark_ends_state_only_after_windows_and_ranges(tmp_path, plan, found):
+    log = job(usual, state=lambda n: 800 * n, plan=plan, **WATERMARK)  # for 197 seconds
+    advice = advise(str(log.write(tmp_path / "log")), 10.0)
+    assert {each.kind for each in advice.findings} == found
+    assert any("whether the watermark of counts ends its state" in each for each in advice.unknown) == (not found)
 
 
 def test_files_that_are_held_back_are_found():
@@ -415,8 +441,8 @@ def test_tasks_that_spark_joined_in_a_function_name_their_setting():
     ],
 )
 def test_change_for_growing_state_fits_its_operator(operator, watermark, change):
-    times = {"watermark": lambda n: 5.0 * n - 20, "newest": lambda n: 5.0 * n} if watermark else {}
-    (finding,) = findings_of(read(job(usual, state=lambda n: 800 * n, operator=operator, **times)), 10.0)
+    times = WATERMARK if watermark else {}
+    (finding,) = findings_of(read(job(usual, state=lambda n: 800 * n, operator=operator, plan=operator, **times)), 10.0)
     assert finding.change.startswith(change)
 
 

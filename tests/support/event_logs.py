@@ -82,7 +82,7 @@ class LogOf:
 
     def batch(  # noqa: PLR0913
         self, query: Query, number: int, at: float, rows: int, stages: Sequence[Stage], *, slots: int = 2,
-        driver: float = 0.3, files: int = 0, executor: str | None = None, **more: Any,
+        driver: float = 0.3, files: int = 0, executor: str | None = None, plan: str = "", **more: Any,
     ) -> float:  # fmt: skip
         """Add a batch; return its end."""
         begun, now = at, at + driver / 2
@@ -91,6 +91,7 @@ class LogOf:
             plan = f"Location: InMemoryFileIndex({files} paths)[file:/in]"
             self.add(
                 "org.apache.spark.sql.execution.ui.SparkListenerSQLExecutionStart",
+        if plan:
                 description=about, physicalPlanDescription=plan, executionId=number,
             )  # fmt: skip
         properties = {
@@ -124,7 +125,7 @@ class LogOf:
         each = stage.records // len(stage.tasks)
         for number, seconds in enumerate([*stage.tasks, *[0.1] * stage.failed]):
             failed = number >= len(stage.tasks)
-            where = executor or names[number % len(names)]
+            where = stage.executor or executor or names[number % len(names)]
             launched = at + stage.late * (number == len(stage.tasks) - 1)
             self.add("SparkListenerTaskEnd", **{
                 "Stage ID": stage_id, "Stage Attempt ID": 0,

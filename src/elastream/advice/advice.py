@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from elastream.advice.application import Application, Executor
-from elastream.advice.findings import Finding, findings_of, limit_of, steady_files
+from elastream.advice.findings import Finding, findings_of, limit_of, may_end_state, steady_files
 from elastream.advice.service import Latency
 from elastream.advice.sizing import Point, Sizing, size
 from elastream.advice.sources import read_source
@@ -58,12 +58,17 @@ class Advice:
             for query in self.application.queries.values()
             if (number := steady_files(query)) and not limit_of(query)[0]
         ]
+        ends = [
+            f"whether the watermark of {query.name} ends its state: the log lacks its windows, or is too short for them"
+            for query in self.application.queries.values()
+            if may_end_state(query)
+        ]
         lines = self.application.unreadable
         torn = [f"{counted(lines, 'line')} that cannot be read"] if lines else []
         arrival = [
             "when a record was due: latency counts from the poll before its batch, and arrivals are even between polls"
         ]
-        return (*short, *steady, *self.sizing.unknown, *self.application.unknown, *dropped, *torn, *arrival)
+        return (*short, *steady, *ends, *self.sizing.unknown, *self.application.unknown, *dropped, *torn, *arrival)
 
     @property
     def verdict(self) -> str:

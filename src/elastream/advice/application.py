@@ -108,6 +108,8 @@ class LoggedQuery:
         unfinished: Seconds for which a batch had run when the log ended; 0 without one.
         width: Tasks of its widest stage; 0 if unknown.
         stateful: Spark's name of the operator with the most rows of state; empty if unknown.
+        window: Seconds of the longest window or interval in its plan; NaN if unknown.
+        shuffled: Seconds of its tasks that read a shuffle, by executor.
     """
 
     id: str
@@ -124,6 +126,8 @@ class LoggedQuery:
     unfinished: float = 0.0
     width: int = 0
     stateful: str = ""
+    window: float = NAN
+    shuffled: Mapping[str, float] = field(default_factory=dict)
 
     def add(self, batch: LoggedBatch) -> None:
         """Add a batch; one that runs again replaces its first try."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from elastream.advice.application import Application, Executor, LoggedBatch, Stage
+from elastream.advice.application import NAN, Application, Executor, LoggedBatch, Stage
 from elastream.advice.progress import MALFORMED, MOST_SECONDS, ProgressReader, epoch
 from elastream.core.lateness import StageTimes
 from elastream.spark.jvm.failure import cause_of_failure
@@ -30,7 +30,10 @@ PYTHON = re.compile(rb'\\"name\\":\\"[^"\\]*(?:Python|PySpark|Pandas|Arrow)|"Nam
 WRITES = re.compile(rb'"RDD Info":\[\{"RDD ID":\d+,"Name":"PythonRDD"')
 # The plan of a batch: its query, its number, and the files that it reads.
 FILES_READ = re.compile(rb"InMemoryFileIndex\((\d+) paths?\)")
-PLAN_OF = re.compile(rb"[^a-z]id = ([0-9a-f-]{36}).{0,120}?batch = (\d+)", re.DOTALL)
+PLAN_OF = re.compile(rb"(?:\\n|[^a-z])id = ([0-9a-f-]{36}).{0,120}?batch = (\d+)", re.DOTALL)
+# Lengths in a plan: of a window (microseconds), and of an interval.
+LENGTHS = re.compile(rb"\+ (\d+)\), LongType|(?:INTERVAL '|[+-] )-?([\d :.]+)'? (DAY|HOUR|MINUTE|SECOND)", re.IGNORECASE)
+UNITS_S = {b"DAY": 86_400.0, b"HOUR": 3600.0, b"MINUTE": 60.0, b"SECOND": 1.0}
 MOST_CORES = 100_000
 # What tasks alone do not tell.
 NO_PROGRESS = "the sources, the parts of a batch, the state and the watermark"
@@ -66,6 +69,8 @@ class EventLog:
         # By number and attempt.
         self._stages: defaultdict[tuple[str, int], dict[tuple[int, int], Stage]] = defaultdict(dict)
         self._files: dict[tuple[str, int], int] = {}
+        self._windows: dict[str, float] = {}
+        self._shuffled: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
         self._foreign: dict[int, float] = {}
         self._running: dict[str, tuple[int, float]] = {}
         self._names: dict[str, str] = {}
@@ -101,6 +106,8 @@ class EventLog:
                 except MALFORMED:
                     self.application.unreadable += 1
         self._add_silent()
+        for id, query in self.application.queries.items():
+            query.window, query.shuffled = self._windows.get(id, NAN), self._shuffled.get(id, {})
         for id, (_, begun) in self._running.items():
             if id in self._with_progress or (id in self.application.queries and not self.application.queries[id].batches):
                 self._progress.query(id).unfinished = max(0.0, self._last - begun)
@@ -239,12 +246,15 @@ class EventLog:
         self._stages[batch][number] = Stage(times, *figures, max(0.0, tasks.launched - times.begun))
 
     def _plan(self, line: bytes) -> None:
-        files = FILES_READ.findall(line)
-        plan = PLAN_OF.search(line.replace(b"\\n", b" ")) if files else None
-        if plan is not None:
+        plan = PLAN_OF.search(line)
+        if plan is None:
+            return
+        if files := FILES_READ.findall(line):
             self._files[plan[1].decode(), int(plan[2])] = max(map(int, files))
 
     def _query_started(self, line: bytes) -> None:
+        if (id := plan[1].decode()) not in self._windows:
+            self._windows[id] = max(map(_length, LENGTHS.findall(line)), default=0.0)
         event = json.loads(line)
         query = self._progress.query(str(event["id"]), event.get("name"))
         self._running.pop(query.id, None)
@@ -284,6 +294,15 @@ class EventLog:
 
 def _parsed(line: bytes) -> Json:
     """Return a task's event, without its long accumulables if possible."""
+def _length(found: tuple[bytes, bytes, bytes]) -> float:
+    """Return the seconds of a match of LENGTHS."""
+    micros, interval, unit = found
+    if micros:
+        return 1e-6 * int(micros)
+    units = list(UNITS_S.values())[list(UNITS_S).index(unit.upper()) :]
+    return math.fsum(float(part) * each for part, each in zip(re.findall(rb"[\d.]+", interval), units, strict=False))
+
+
     begin = line.find(ACCUMULABLES)
     end = line.find(b"}]}", begin)
     event: Json

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain, islice, pairwise, takewhile
 
-from elastream.advice.application import COLD_BATCHES, POLL_S, Application, LoggedBatch, LoggedQuery, Stage, times_of
+from elastream.advice.application import COLD_BATCHES, NAN, POLL_S, Application, LoggedBatch, LoggedQuery, Stage, times_of
 from elastream.advice.service import Latency
 from elastream.core.lateness import (
     BATCHES_READ,
@@ -70,7 +70,7 @@ ENDS_OF_STATE = {
         "if its windows are shorter than that, group by a window of the event time, so that the watermark can remove rows",
     ),
 }
-# Delays of a watermark after which it must have removed rows.
+# Delays of a watermark, beside its windows, after which it must have removed rows.
 WATERMARK_DELAYS = 3.0
 # Share of the lag in one Kafka partition of several.
 LAG_SHARE, LAG_PARTITIONS = 0.5, 3
@@ -455,28 +455,52 @@ def _partitions(application: Application, query: LoggedQuery, warm: Sequence[Log
 
 
 def _state(application: Application, query: LoggedQuery, warm: Sequence[LoggedBatch]) -> Iterator[Finding]:
-    stateful = [batch for batch in query.batches if not math.isnan(batch.state) and batch.rows > 0]
-    if len(stateful) < STATE_BATCHES or stateful[-1].state < STATE_GROWTH * max(1.0, stateful[0].state):
+    if not (stateful := _growing_state(query)):
         return
-    grows = sum(b.state > a.state for a, b in pairwise(stateful))
-    thirds = stateful[-1 - len(stateful) // 3 :], stateful
-    gain, usual = ((part[-1].state - part[0].state) / math.fsum(batch.rows for batch in part[1:]) for part in thirds)
-    if grows < STATE_ADDS * (len(stateful) - 1) or gain < STATE_LAST_THIRD * usual:
-        return
-    lasts = stateful[-1].end - stateful[0].start
-    size = f"{amount(stateful[0].state)} to {amount(stateful[-1].state)} rows in {format_duration(lasts)}"
+    size = f"{amount(stateful[0].state)} to {amount(stateful[-1].state)} rows in {format_duration(_lasts(stateful))}"
     if all(math.isnan(batch.watermark) for batch in stateful):
         evidence = f"the state of {query.name} grew from {size}, and no watermark ends it"
         yield Finding(query.name, "state", evidence, _end_of_state(query)[0], Sureness.HIGH)
-        return
-    delays = [delay for batch in stateful if (delay := batch.newest - batch.watermark) >= 0]  # NaN is not
-    removed = math.fsum(batch.removed for batch in stateful)
-    if delays and not removed and lasts > WATERMARK_DELAYS * statistics.median(delays):
+    elif not _removes(stateful) and _lasts(stateful) > _kept(query, stateful):
         evidence = f"the state of {query.name} grew from {size}, and its watermark removed nothing"
         yield Finding(query.name, "state", evidence, _end_of_state(query)[1])
 
 
 def _end_of_state(query: LoggedQuery) -> tuple[str, str]:
+def may_end_state(query: LoggedQuery) -> bool:
+    """Return True if the state grows and the log does not tell if the watermark will remove rows."""
+    stateful = _growing_state(query)
+    watermark = any(not math.isnan(batch.watermark) for batch in stateful)
+    return watermark and not _removes(stateful) and not _lasts(stateful) > _kept(query, stateful)
+
+
+def _growing_state(query: LoggedQuery) -> list[LoggedBatch]:
+    """Return the batches with state if it grows with the records; else none."""
+    stateful = [batch for batch in query.batches if not math.isnan(batch.state) and batch.rows > 0]
+    if len(stateful) < STATE_BATCHES or stateful[-1].state < STATE_GROWTH * max(1.0, stateful[0].state):
+        return []
+    grows = sum(b.state > a.state for a, b in pairwise(stateful))
+    thirds = stateful[-1 - len(stateful) // 3 :], stateful
+    gain, usual = ((part[-1].state - part[0].state) / math.fsum(batch.rows for batch in part[1:]) for part in thirds)
+    return [] if grows < STATE_ADDS * (len(stateful) - 1) or gain < STATE_LAST_THIRD * usual else stateful
+
+
+def _lasts(batches: Sequence[LoggedBatch]) -> float:
+    return batches[-1].end - batches[0].start
+
+
+def _removes(stateful: Sequence[LoggedBatch]) -> bool:
+    return any(batch.removed for batch in stateful)
+
+
+def _kept(query: LoggedQuery, stateful: Sequence[LoggedBatch]) -> float:
+    """Return the seconds after which a watermark must have removed rows; NaN if unknown, as with a timer."""
+    delays = [delay for batch in stateful if (delay := batch.newest - batch.watermark) >= 0]  # NaN is not
+    operator = query.stateful.lower()
+    window = 0.0 if "dedup" in operator else NAN if "withstate" in operator else query.window
+    return WATERMARK_DELAYS * statistics.median(delays) + window if delays else NAN
+
+
     return next((changes for name, changes in ENDS_OF_STATE.items() if name in query.stateful.lower()), ENDS_OF_STATE[""])
 
 
