@@ -81,8 +81,9 @@ GC_SHARE, GC_OF_BATCH, LEAST_GC_S, SPILLING = 0.1, 0.1, 5.0, 0.1
 FILES_AN_HOUR, SMALL_FILE = 1_000, 16e6
 # Share of an executor's fair part of the work below which it idles, and of all slots above which others are loaded.
 IDLE_PART, LOADED_PART = 0.1, 0.3
-# Share of a batch in stages of one wave, and of an interval in such batches, from which their tasks bound growth.
-ONE_WAVE, FULL_INTERVAL = 0.6, 0.6
+# Share of a batch in stages of one wave, and of an interval in such batches, from which their tasks bound growth; share of
+# an interval if slots are this multiple of all stages' tasks.
+ONE_WAVE, FULL_INTERVAL, PART_INTERVAL, SPARE_SLOTS = 0.6, 0.6, 0.3, 2
 # Batches back to back of which a longer trigger saves some: their least number, their share of the time, and the part of a
 # batch that does not depend on records; with that trigger, the part of the target that a record takes, and of time in use.
 RESTLESS_BATCHES, RESTLESS, RESTLESS_FIXED, RESTLESS_WAIT, RESTLESS_BUSY = 5, 0.8, 0.9, 0.9, 0.5
@@ -466,7 +467,6 @@ def _state(application: Application, query: LoggedQuery, warm: Sequence[LoggedBa
         yield Finding(query.name, "state", evidence, _end_of_state(query)[1])
 
 
-def _end_of_state(query: LoggedQuery) -> tuple[str, str]:
 def may_end_state(query: LoggedQuery) -> bool:
     """Return True if the state grows and the log does not tell if the watermark will remove rows."""
     stateful = _growing_state(query)
@@ -501,6 +501,7 @@ def _kept(query: LoggedQuery, stateful: Sequence[LoggedBatch]) -> float:
     return WATERMARK_DELAYS * statistics.median(delays) + window if delays else NAN
 
 
+def _end_of_state(query: LoggedQuery) -> tuple[str, str]:
     return next((changes for name, changes in ENDS_OF_STATE.items() if name in query.stateful.lower()), ENDS_OF_STATE[""])
 
 
@@ -583,13 +584,18 @@ RULES: tuple[Rule, ...] = (_partitions, _state, _lag, _memory, _files, _failures
 
 def _growth(application: Application, query: LoggedQuery, warm: Sequence[LoggedBatch], target: float) -> Iterator[Finding]:
     interval = _interval(query.trigger, target)
-    bound = []
+    bound, spare = [], []
     for batch in warm if application.executors else ():
         slots = application.slots(batch.start)
         narrow = [each.times for each in batch.stages if each.times.tasks <= slots and _is_balanced(each.times)]
         if narrow and math.fsum(each.seconds for each in narrow) >= ONE_WAVE * batch.seconds:
             bound.append((batch.seconds, max(narrow, key=lambda each: each.seconds), slots))
-    if len(bound) < SURE * len(warm) or (takes := statistics.median(each[0] for each in bound)) < FULL_INTERVAL * interval:
+            spare.append(slots >= SPARE_SLOTS * max(each.times.tasks for each in batch.stages))
+    if len(bound) < SURE * len(warm):
+        return
+    takes = statistics.median(each[0] for each in bound)
+    idle = all(spare) and query.trigger > 0 and takes >= LONG_BATCH_S
+    if takes < (PART_INTERVAL if idle else FULL_INTERVAL) * interval:
         return
     tasks, slots = (round(statistics.median(each)) for each in zip(*((s.tasks, had) for _, s, had in bound), strict=True))
     evidence = (
