@@ -28,7 +28,7 @@ def read(log: LogOf) -> Application:
 
 def job(  # noqa: PLR0913
     stages, *, query=QUERY, batches=40, every=5.0, rows=1000, executors=(2, 2), settings=None, back_to_back=False, idle=(),
-    **more,
+    slots=4, **more,
 ):  # fmt: skip
     """Return the log of a job; stages: those of batch `number` with `rows`; more: arguments of each batch, or functions.
 
@@ -39,7 +39,7 @@ def job(  # noqa: PLR0913
     for number in range(batches):
         count = round(rows * chance.uniform(0.7, 1.3)) if isinstance(rows, int) else rows(number)
         arguments = {name: each(number) if callable(each) else each for name, each in more.items()}
-        end = log.batch(query, number, at, count, stages(number, count), slots=4, **arguments)
+        end = log.batch(query, number, at, count, stages(number, count), slots=slots, **arguments)
         late = sum(each <= number for each in idle)
         at = end if back_to_back else max(every * (number + 1 + late), end)
     return log
@@ -456,6 +456,43 @@ def test_state_on_one_of_four_executors_is_found():
     (finding,) = findings_of(read(log), 10.0)
     assert "3 executors of 4 did less than 10% of the mean work" in finding.evidence
     assert "so that its state spreads" in finding.change
+
+
+def of_state(on, partitions=4, seconds=1.0):
+    """Return the stages of a batch: an even one, then tasks with state on one executor, or on each in turn."""
+    return lambda n, rows: [Stage([0.3] * 8, rows), Stage([seconds] * partitions, rows, shuffled=True, executor=on)]
+
+
+def test_state_on_few_executors_is_found_beside_even_work():
+    log = job(of_state("0"), executors=(2, 2, 2, 2), state=lambda n: 500)
+    (finding,) = findings_of(read(log), 10.0)
+    assert finding.kind == "idle executors"
+    assert "of the 4 tasks with state of counts all run on 1 executor of 4" in finding.evidence
+
+
+@pytest.mark.parametrize(
+    ("stages", "executors", "more"),
+    [
+        (of_state(None), (2, 2, 2, 2), {"state": lambda n: 500}),
+        (of_state("0"), (2, 2, 2, 2), {}),
+        (of_state("0", seconds=0.3), (2, 2, 2, 2), {"state": lambda n: 500}),
+        (of_state("0"), (4, 4), {"state": lambda n: 500}),
+        (of_state("0", partitions=1), (1, 1, 1, 1), {"state": lambda n: 500}),
+    ],
+    ids=["spread", "without state", "little work", "a slot for each", "one partition"],
+)
+def test_tasks_with_state_may_share_executors_that_suffice(stages, executors, more):
+    assert "idle executors" not in kinds(job(stages, executors=executors, **more))
+
+
+@pytest.mark.parametrize(
+    ("tasks", "seconds", "found"),
+    [(16, 2.0, {"growth"}), (16, 1.0, set()), (24, 2.0, set()), (16, 3.5, {"growth"})],
+    ids=["half", "with room", "most slots", "full"],
+)
+def test_few_tasks_bound_growth_before_their_batches_are_late(tasks, seconds, found):
+    stages = lambda n, rows: [Stage([seconds] * tasks, rows, shuffled=True)]  # noqa: E731
+    assert kinds(job(stages, executors=(4,) * 8, slots=32)) == found
 
 
 def test_records_that_came_in_during_a_slow_batch_are_no_surge():

@@ -23,6 +23,7 @@ class Stage:
         waits: Seconds that it lasts longer, as without free slots.
         late: Seconds after which its last task starts.
         writes: Its Python code gives nothing back.
+        executor: Of all its tasks; None for each in turn.
     """
 
     tasks: Sequence[float]
@@ -37,6 +38,7 @@ class Stage:
     waits: float = 0.0
     late: float = 0.0
     writes: bool = False
+    executor: str | None = None
 
 
 @dataclass
@@ -89,9 +91,9 @@ class LogOf:
         about = f"{query.name or ''}\nid = {query.id}\nrunId = {query.id}\nbatch = {number}"
         if files:
             plan = f"Location: InMemoryFileIndex({files} paths)[file:/in]"
+        if plan:
             self.add(
                 "org.apache.spark.sql.execution.ui.SparkListenerSQLExecutionStart",
-        if plan:
                 description=about, physicalPlanDescription=plan, executionId=number,
             )  # fmt: skip
         properties = {

@@ -218,7 +218,9 @@ class EventLog:
         tasks.spilled += metrics.get("Disk Bytes Spilled", 0)
         tasks.waited += MILLI * shuffle.get("Fetch Wait Time", 0)
         tasks.records += shuffle.get("Total Records Read", 0) + read.get("Records Read", 0)
-        tasks.shuffled |= shuffle.get("Local Bytes Read", 0) + shuffle.get("Remote Bytes Read", 0) > 0
+        if shuffle.get("Local Bytes Read", 0) + shuffle.get("Remote Bytes Read", 0) > 0:
+            tasks.shuffled = True
+            self._shuffled[self._batch_of_stage[event["Stage ID"]][0]][str(info["Executor ID"])] += run
         tasks.files += write.get("Records Written", 0) > 0
         tasks.written += write.get("Bytes Written", 0)
 
@@ -251,10 +253,10 @@ class EventLog:
             return
         if files := FILES_READ.findall(line):
             self._files[plan[1].decode(), int(plan[2])] = max(map(int, files))
-
-    def _query_started(self, line: bytes) -> None:
         if (id := plan[1].decode()) not in self._windows:
             self._windows[id] = max(map(_length, LENGTHS.findall(line)), default=0.0)
+
+    def _query_started(self, line: bytes) -> None:
         event = json.loads(line)
         query = self._progress.query(str(event["id"]), event.get("name"))
         self._running.pop(query.id, None)
@@ -292,8 +294,6 @@ class EventLog:
             query.failure, query.failures = cause_of_failure(str(failure)), query.failures + 1
 
 
-def _parsed(line: bytes) -> Json:
-    """Return a task's event, without its long accumulables if possible."""
 def _length(found: tuple[bytes, bytes, bytes]) -> float:
     """Return the seconds of a match of LENGTHS."""
     micros, interval, unit = found
@@ -303,6 +303,8 @@ def _length(found: tuple[bytes, bytes, bytes]) -> float:
     return math.fsum(float(part) * each for part, each in zip(re.findall(rb"[\d.]+", interval), units, strict=False))
 
 
+def _parsed(line: bytes) -> Json:
+    """Return a task's event, without its long accumulables if possible."""
     begin = line.find(ACCUMULABLES)
     end = line.find(b"}]}", begin)
     event: Json

@@ -7,7 +7,7 @@ import bisect
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain, islice, pairwise, takewhile
@@ -667,26 +667,54 @@ RULES_OF_TARGET: tuple[RuleOfTarget, ...] = (_growth, _restless, _surge)
 
 def _of_executors(application: Application) -> Iterator[Finding]:
     begun, ended = application.span
-    loads = {
-        each.id: each.run / (each.cores * seconds)
+    core_seconds = {
+        each.id: each.cores * seconds
         for each in application.working
         if (seconds := min(each.removed, ended) - max(each.added, begun)) > 0.5 * (ended - begun)
     }
-    widest = [
-        max(s.times.tasks for s in b.stages) for query in application.queries.values() for b in query.warm if b.stages
-    ]
-    if len(loads) < 2 or not widest or statistics.median(widest) < application.slots(ended):
+    loads = {each.id: each.run / core_seconds[each.id] for each in application.working if each.id in core_seconds}
+    if len(loads) < 2:
         return
-    mean = statistics.mean(loads.values())
+    wait = format_duration(application.time("spark.locality.wait", "3s"))
+    change = "restart the query so that its state spreads, or a shorter spark.locality.wait; Autopilot moves state"
+    mean, widest = (
+        statistics.mean(loads.values()),
+        [max(s.times.tasks for s in b.stages) for query in application.queries.values() for b in query.warm if b.stages],
+    )
     idle = [id for id, load in loads.items() if load < IDLE_PART * mean]
-    if idle and max(loads.values()) > LOADED_PART:
-        wait = format_duration(application.time("spark.locality.wait", "3s"))
+    if idle and widest and statistics.median(widest) >= application.slots(ended) and max(loads.values()) > LOADED_PART:
         evidence = (
             f"{counted(len(idle), 'executor')} of {len(loads)} did less than {percent(IDLE_PART)} of the mean work, while "
             f"the busiest was full for {percent(max(loads.values()))} of the time (spark.locality.wait is {wait})"
         )
-        change = "restart the query so that its state spreads, or a shorter spark.locality.wait; Autopilot moves state"
         yield Finding("application", "idle executors", evidence, change)
+        return
+    for query in application.queries.values():
+        if few := _few_executors(query, core_seconds, application.cores_each // application.task_cpus):
+            yield Finding(query.name, "idle executors", f"{few} (spark.locality.wait is {wait})", change)
+
+
+def _few_executors(query: LoggedQuery, core_seconds: Mapping[str, float], slots: float) -> str:
+    """Return how few executors run the tasks with state, one after the other; empty if more could not help.
+
+    Args:
+        core_seconds: Of each executor in the whole log.
+        slots: Of an executor.
+    """
+    runs = {id: query.shuffled.get(id, 0.0) for id in core_seconds} if query.stateful else {}
+    widths = [max((s.times.tasks for s in batch.stages if s.times.shuffled), default=0) for batch in query.warm]
+    if not any(runs.values()) or not widths:
+        return ""
+    tasks = round(statistics.median(widths))
+    useful = min(len(runs), max(1, tasks))
+    few = [id for id, run in runs.items() if run > IDLE_PART * math.fsum(runs.values()) / useful]
+    full = max(run / core_seconds[id] for id, run in runs.items())
+    if len(few) > useful / 2 or tasks <= slots * len(few) or full <= LOADED_PART:
+        return ""
+    return (
+        f"of the {tasks} tasks with state of {query.name} all run on {counted(len(few), 'executor')} of {len(runs)}, "
+        f"which they fill for {percent(full)} of the time"
+    )
 
 
 def _of_dynamic_allocation(application: Application) -> Iterator[Finding]:
