@@ -107,9 +107,9 @@ class LoggedQuery:
         dropped: Batches that were too many to keep.
         unfinished: Seconds for which a batch had run when the log ended; 0 without one.
         width: Tasks of its widest stage; 0 if unknown.
-        stateful: Spark's name of the operator with the most rows of state; empty if unknown.
-        window: Seconds of the longest window or interval in its plan; NaN if unknown.
-        shuffled: Seconds of its tasks that read a shuffle, by executor.
+        stateful: Spark's name of its largest stateful operator; empty if unknown.
+        window: Longest window or interval in its plan (seconds); NaN if unknown.
+        shuffled: Seconds of tasks that read a shuffle, by executor.
     """
 
     id: str

@@ -295,7 +295,6 @@ class EventLog:
 
 
 def _length(found: tuple[bytes, bytes, bytes]) -> float:
-    """Return the seconds of a match of LENGTHS."""
     micros, interval, unit = found
     if micros:
         return 1e-6 * int(micros)

@@ -14,6 +14,7 @@ from itertools import chain, islice, pairwise, takewhile
 
 from elastream.advice.application import COLD_BATCHES, NAN, POLL_S, Application, LoggedBatch, LoggedQuery, Stage, times_of
 from elastream.advice.service import Latency
+from elastream.advice.sizing import longest_trigger, partitions_on
 from elastream.core.lateness import (
     BATCHES_READ,
     FILLED,
@@ -85,8 +86,8 @@ IDLE_PART, LOADED_PART = 0.1, 0.3
 # an interval if slots are this multiple of all stages' tasks.
 ONE_WAVE, FULL_INTERVAL, PART_INTERVAL, SPARE_SLOTS = 0.6, 0.6, 0.3, 2
 # Batches back to back of which a longer trigger saves some: their least number, their share of the time, and the part of a
-# batch that does not depend on records; with that trigger, the part of the target that a record takes, and of time in use.
-RESTLESS_BATCHES, RESTLESS, RESTLESS_FIXED, RESTLESS_WAIT, RESTLESS_BUSY = 5, 0.8, 0.9, 0.9, 0.5
+# batch that does not depend on records; with that trigger, the part of the time in use.
+RESTLESS_BATCHES, RESTLESS, RESTLESS_FIXED, RESTLESS_BUSY = 5, 0.8, 0.9, 0.5
 # Multiple of a trigger that some batches keep, from which the usual one is far longer.
 FAR = 2.0
 # Multiples of the usual records, seconds and rate of a batch that a limit would prevent, and sources that have one.
@@ -152,8 +153,8 @@ def findings_of(application: Application, target: float, *, explicit: bool = Fal
     """Return the findings about all queries, then about the application.
 
     Args:
-        target: Target latency (seconds).
-        explicit: True if a person set it. A long trigger within it is on purpose.
+        target: Seconds.
+        explicit: True if a person set it, so a long trigger within it is on purpose.
     """
     of_queries = (
         finding
@@ -165,7 +166,7 @@ def findings_of(application: Application, target: float, *, explicit: bool = Fal
 
 
 def limit_of(query: LoggedQuery) -> tuple[str, float, str]:
-    """Return the limit on a query's records: in words, records per batch, and option; ("", inf, "") without a limit."""
+    """Return a query's limit: in words, records per batch, and option; ("", inf, "") without one."""
     if most := _most_of_full(query, LIMIT_BATCHES):
         return f"{amount(most)} records", most, _offsets(query)
     if (number := steady_files(query)) and _overruns_trigger(query):
@@ -174,7 +175,7 @@ def limit_of(query: LoggedQuery) -> tuple[str, float, str]:
 
 
 def _most_of_full(query: LoggedQuery, least: int) -> float:
-    """Return the most records of a batch if a limit fills most batches while more wait; 0 otherwise, or below `least`."""
+    """Return the most records of a batch if a limit fills at least `least` while more wait; else 0."""
     batches = [batch for batch in query.batches if batch.rows > 0]  # a limit fills cold ones too
     waiting = [batch for batch in batches if batch.behind > BEHIND * batch.rows]
     if len(batches) < least or len(waiting) < LIMITED * len(batches):
@@ -318,7 +319,7 @@ def _starved(application: Application, query: LoggedQuery) -> Iterator[Finding]:
 
 
 def _wait_behind(others: Sequence[tuple[str, Sequence[LoggedBatch]]], stage: Stage, slots: int) -> tuple[float, str]:
-    """Return the seconds that a stage waited behind a stage of another query, and that query's name."""
+    """Return the seconds that a stage waited behind another query's, and that query's name."""
     times, longest = stage.times, (0.0, "")
     begun, until = times.begun, times.begun + stage.delay - (times.run / slots if times.tasks > slots else 0.0)
     if until - begun < LONG_BATCH_S:
@@ -386,7 +387,7 @@ def _is_late(query: LoggedQuery, block: Sequence[LoggedBatch], target: float) ->
 def _diagnosed(
     application: Application, query: LoggedQuery, block: Sequence[LoggedBatch], target: float, traits: QueryTraits
 ) -> Diagnosis | None:
-    """Return why batches are late or too long, or None."""
+    """Return why batches are late or long, or None."""
     begun, ended = block[0].start, block[-1].end
     others = application.others_within(begun, ended)
     times = [times_of(batch, others) for batch in block]
@@ -450,8 +451,9 @@ def _partitions(application: Application, query: LoggedQuery, warm: Sequence[Log
             f"{query.name} shuffles to {number} partitions on {counted(slots, 'slot')} with "
             f"{amount(statistics.median(records))} records each, which take {percent(statistics.median(shares))} of a batch"
         )
-        wanted = max(2, 2 * slots)
-        change = f"spark.sql.shuffle.partitions={wanted}; with state, elastream repartition or a new checkpoint"
+        change = (
+            f"spark.sql.shuffle.partitions={partitions_on(slots)}; with state, elastream repartition or a new checkpoint"
+        )
         yield Finding(query.name, "partitions", evidence, change, Sureness.HIGH)
 
 
@@ -468,14 +470,13 @@ def _state(application: Application, query: LoggedQuery, warm: Sequence[LoggedBa
 
 
 def may_end_state(query: LoggedQuery) -> bool:
-    """Return True if the state grows and the log does not tell if the watermark will remove rows."""
+    """Return True if a watermark may still end the growing state."""
     stateful = _growing_state(query)
     watermark = any(not math.isnan(batch.watermark) for batch in stateful)
     return watermark and not _removes(stateful) and not _lasts(stateful) > _kept(query, stateful)
 
 
 def _growing_state(query: LoggedQuery) -> list[LoggedBatch]:
-    """Return the batches with state if it grows with the records; else none."""
     stateful = [batch for batch in query.batches if not math.isnan(batch.state) and batch.rows > 0]
     if len(stateful) < STATE_BATCHES or stateful[-1].state < STATE_GROWTH * max(1.0, stateful[0].state):
         return []
@@ -494,7 +495,7 @@ def _removes(stateful: Sequence[LoggedBatch]) -> bool:
 
 
 def _kept(query: LoggedQuery, stateful: Sequence[LoggedBatch]) -> float:
-    """Return the seconds after which a watermark must have removed rows; NaN if unknown, as with a timer."""
+    """Return seconds until a watermark removes rows; NaN if unknown."""
     delays = [delay for batch in stateful if (delay := batch.newest - batch.watermark) >= 0]  # NaN is not
     operator = query.stateful.lower()
     window = 0.0 if "dedup" in operator else NAN if "withstate" in operator else query.window
@@ -629,7 +630,7 @@ def _restless(
     each = least / max(1.0, statistics.median(at_once or [1.0]))
     by_records = each * statistics.median(batch.rows for batch in warm) / takes
     fixed = (1.0 - by_records) * takes
-    interval = RESTLESS_WAIT * (target - fixed) / (1.0 + by_records)
+    interval = longest_trigger(target, fixed, by_records)
     if by_records <= 1.0 - RESTLESS_FIXED and interval > takes and fixed / interval + by_records < RESTLESS_BUSY:
         evidence = (
             f"{query.name} starts a batch of {format_duration(takes)} right after the other, and at least "
@@ -695,10 +696,9 @@ def _of_executors(application: Application) -> Iterator[Finding]:
 
 
 def _few_executors(query: LoggedQuery, core_seconds: Mapping[str, float], slots: float) -> str:
-    """Return how few executors run the tasks with state, one after the other; empty if more could not help.
+    """Return how few executors run the tasks with state; empty if more would not help.
 
     Args:
-        core_seconds: Of each executor in the whole log.
         slots: Of an executor.
     """
     runs = {id: query.shuffled.get(id, 0.0) for id in core_seconds} if query.stateful else {}
