@@ -467,7 +467,7 @@ def test_state_on_few_executors_is_found_beside_even_work():
     log = job(of_state("0"), executors=(2, 2, 2, 2), state=lambda n: 500)
     (finding,) = findings_of(read(log), 10.0)
     assert finding.kind == "idle executors"
-    assert "of the 4 tasks with state of counts all run on 1 executor of 4" in finding.evidence
+    assert "all 4 tasks with state of counts run on 1 executor of 4" in finding.evidence
 
 
 @pytest.mark.parametrize(

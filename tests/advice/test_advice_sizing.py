@@ -186,7 +186,7 @@ def test_calibration_shows_the_model_and_its_error():
     assert (model.spread, model.state) == (pytest.approx(1.0, rel=0.02), 0.0)
     assert model.error == sizing.error
     assert max(model.error) < 0.05
-    assert any("the time to load state after a move of counts" in each for each in sizing.unknown)
+    assert any("the time that counts needs to load state after a move" in each for each in sizing.unknown)
 
 
 def test_batches_of_one_size_leave_the_work_of_a_record_open():

@@ -712,7 +712,7 @@ def _few_executors(query: LoggedQuery, core_seconds: Mapping[str, float], slots:
     if len(few) > useful / 2 or tasks <= slots * len(few) or full <= LOADED_PART:
         return ""
     return (
-        f"of the {tasks} tasks with state of {query.name} all run on {counted(len(few), 'executor')} of {len(runs)}, "
+        f"all {tasks} tasks with state of {query.name} run on {counted(len(few), 'executor')} of {len(runs)}, "
         f"which they fill for {percent(full)} of the time"
     )
 

@@ -264,7 +264,7 @@ def _unknown(query: LoggedQuery, warm: Sequence[LoggedBatch], model: BatchModel)
     if (state := max(batch.state_bytes for batch in warm)) >= LARGE_STATE:
         yield f"whether fewer hosts have the memory for {query.name}: its state takes {amount(state / 1e6)} MB"
     if query.stateful:
-        yield f"the time to load state after a move of {query.name}: only its commits are in the log"
+        yield f"the time that {query.name} needs to load state after a move"
     if query.restless:
         yield f"whether {query.name} has a trigger: no batch waited for one, and more hosts may let some wait"
     if not model.separable:
