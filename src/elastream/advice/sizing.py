@@ -33,6 +33,8 @@ UNSERVED = 0.1
 LARGE_STATE = 100e6
 # Part of the target that a record takes at most with the advised trigger; partitions a slot.
 TRIGGER_WAIT, PARTITIONS_A_SLOT = 0.9, 2
+# Shortest bin of arrivals whose peak rate a trigger must bear.
+LEAST_BIN_S = 1.0
 # Seconds between plans of `horizon`, and the start of a host, which a log does not tell.
 PACE_S, HOST_START_S = 15.0, 60.0
 
@@ -198,7 +200,7 @@ def longest_trigger(target: float, fixed: float, by_records: float) -> float:
 
 def _settings(one: _Served, target: float, slots: float) -> Settings:
     shuffles = bool(one.query.stateful) or any(stage.times.shuffled for batch in one.batches for stage in batch.stages)
-    rates, fixed = one.arrivals.rates(target), one.model.seconds(0.0, slots)
+    rates, fixed = one.arrivals.rates(max(LEAST_BIN_S, target)), one.model.seconds(0.0, slots)
     rate = float(np.quantile(rates, IN_TIME)) if rates.size else one.records / float(np.ptp(one.arrivals.times))
     by_records = (one.model.seconds(1e6, slots) - fixed) / 1e6 * rate
     most = one.model.largest_batch(target / 2, slots)
