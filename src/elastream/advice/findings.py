@@ -150,7 +150,7 @@ WEAKER = {
 
 
 def findings_of(application: Application, target: float, *, explicit: bool = False) -> tuple[Finding, ...]:
-    """Return the findings about all queries, then about the application.
+    """Return findings about queries, then about the application.
 
     Args:
         target: Seconds.
@@ -696,7 +696,7 @@ def _of_executors(application: Application) -> Iterator[Finding]:
 
 
 def _few_executors(query: LoggedQuery, core_seconds: Mapping[str, float], slots: float) -> str:
-    """Return how few executors run the tasks with state; empty if more would not help.
+    """Return how few executors run tasks with state; empty if more would not help.
 
     Args:
         slots: Of an executor.
