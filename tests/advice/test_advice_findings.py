@@ -29,7 +29,7 @@ def read(log: LogOf) -> Application:
 
 def job(  # noqa: PLR0913
     stages, *, query=QUERY, batches=40, every=5.0, rows=1000, executors=(2, 2), settings=None, back_to_back=False, idle=(),
-    **more,
+    slots=4, **more,
 ):  # fmt: skip
     """Return the log of a job; stages: those of batch `number` with `rows`; more: arguments of each batch, or functions.
 
@@ -40,7 +40,7 @@ def job(  # noqa: PLR0913
     for number in range(batches):
         count = round(rows * chance.uniform(0.7, 1.3)) if isinstance(rows, int) else rows(number)
         arguments = {name: each(number) if callable(each) else each for name, each in more.items()}
-        end = log.batch(query, number, at, count, stages(number, count), slots=4, **arguments)
+        end = log.batch(query, number, at, count, stages(number, count), slots=slots, **arguments)
         late = sum(each <= number for each in idle)
         at = end if back_to_back else max(every * (number + 1 + late), end)
     return log
@@ -263,10 +263,36 @@ def test_partitions_of_a_first_batch_without_records_are_found():
     assert kinds(log) == {"partitions"}
 
 
+WATERMARK = {"watermark": lambda n: 5.0 * n - 20, "newest": lambda n: 5.0 * n}
+WINDOW = "(((timestamp#0-T20000ms - 0) % {0}) + {0}) ELSE 0 END) - 0) + {0}), LongType, TimestampType))) AS window#6"
+RANGE = "(bt#57-T20000ms >= at#45-T20000ms + INTERVAL '-{}) AND (bt#57-T20000ms <= at#45-T20000ms + INTERVAL '01' MINUTE)"
+SESSION = "knownnullable(precisetimestampconversion(precisetimestampconversion(timestamp#20-T20000ms + {}, TimestampType"
+
+
 def test_watermark_that_removes_no_state_is_found():
-    log = job(usual, state=lambda n: 800 * n, watermark=lambda n: 5.0 * n - 20, newest=lambda n: 5.0 * n)
+    log = job(usual, state=lambda n: 800 * n, plan="StateStoreSave", **WATERMARK)
     (finding,) = findings_of(read(log), 10.0)
     assert "its watermark removed nothing" in finding.evidence
+
+
+@pytest.mark.parametrize(
+    ("plan", "found"),
+    [
+        (WINDOW.format(3_600_000_000), set()),
+        (WINDOW.format(60_000_000), {"state"}),
+        (RANGE.format("03' HOUR"), set()),
+        (RANGE.format("00:02:30' HOUR TO SECOND"), set()),
+        (RANGE.format("01:30' MINUTE TO SECOND"), {"state"}),
+        (SESSION.format("20 minutes"), set()),
+        (SESSION.format("30 seconds"), {"state"}),
+        ("", set()),
+    ],
+)
+def test_watermark_ends_state_only_after_windows_and_ranges(tmp_path, plan, found):
+    log = job(usual, state=lambda n: 800 * n, plan=plan, **WATERMARK)  # for 197 seconds
+    advice = advise(str(log.write(tmp_path / "log")), 10.0)
+    assert {each.kind for each in advice.findings} == found
+    assert any("whether the watermark of counts ends its state" in each for each in advice.unknown) == (not found)
 
 
 def test_files_that_are_held_back_are_found():
@@ -440,8 +466,8 @@ def test_tasks_that_spark_joined_in_a_function_name_their_setting():
     ],
 )
 def test_change_for_growing_state_fits_its_operator(operator, watermark, change):
-    times = {"watermark": lambda n: 5.0 * n - 20, "newest": lambda n: 5.0 * n} if watermark else {}
-    (finding,) = findings_of(read(job(usual, state=lambda n: 800 * n, operator=operator, **times)), 10.0)
+    times = WATERMARK if watermark else {}
+    (finding,) = findings_of(read(job(usual, state=lambda n: 800 * n, operator=operator, plan=operator, **times)), 10.0)
     assert finding.change.startswith(change)
 
 
@@ -455,6 +481,43 @@ def test_state_on_one_of_four_executors_is_found():
     (finding,) = findings_of(read(log), 10.0)
     assert "3 executors of 4 did less than 10% of the mean work" in finding.evidence
     assert "so that its state spreads" in finding.change
+
+
+def of_state(on, partitions=4, seconds=1.0):
+    """Return the stages of a batch: an even one, then tasks with state on one executor, or on each in turn."""
+    return lambda n, rows: [Stage([0.3] * 8, rows), Stage([seconds] * partitions, rows, shuffled=True, executor=on)]
+
+
+def test_state_on_few_executors_is_found_beside_even_work():
+    log = job(of_state("0"), executors=(2, 2, 2, 2), state=lambda n: 500)
+    (finding,) = findings_of(read(log), 10.0)
+    assert finding.kind == "idle executors"
+    assert "all 4 tasks with state of counts run on 1 executor of 4" in finding.evidence
+
+
+@pytest.mark.parametrize(
+    ("stages", "executors", "more"),
+    [
+        (of_state(None), (2, 2, 2, 2), {"state": lambda n: 500}),
+        (of_state("0"), (2, 2, 2, 2), {}),
+        (of_state("0", seconds=0.3), (2, 2, 2, 2), {"state": lambda n: 500}),
+        (of_state("0"), (4, 4), {"state": lambda n: 500}),
+        (of_state("0", partitions=1), (1, 1, 1, 1), {"state": lambda n: 500}),
+    ],
+    ids=["spread", "without state", "little work", "a slot for each", "one partition"],
+)
+def test_tasks_with_state_may_share_executors_that_suffice(stages, executors, more):
+    assert "idle executors" not in kinds(job(stages, executors=executors, **more))
+
+
+@pytest.mark.parametrize(
+    ("tasks", "seconds", "found"),
+    [(16, 2.0, {"growth"}), (16, 1.0, set()), (24, 2.0, set()), (16, 3.5, {"growth"})],
+    ids=["half", "with room", "most slots", "full"],
+)
+def test_few_tasks_bound_growth_before_their_batches_are_late(tasks, seconds, found):
+    stages = lambda n, rows: [Stage([seconds] * tasks, rows, shuffled=True)]  # noqa: E731
+    assert kinds(job(stages, executors=(4,) * 8, slots=32)) == found
 
 
 def test_records_that_came_in_during_a_slow_batch_are_no_surge():

@@ -149,8 +149,44 @@ def test_horizon_leases_fewer_hosts_than_a_fixed_fleet_for_a_slow_tide():
 
 def test_records_of_a_batch_are_advised_within_half_of_the_target():
     sizing = size(logged(2), 10.0, math.nan, {})
-    ((_, rows),) = sizing.batch_rows
-    assert DRIVER + (A_BATCH + A_RECORD * rows) / (2 * sizing.fixed.hosts) == pytest.approx(5.0, rel=0.05)
+    (settings,) = sizing.settings
+    assert DRIVER + (A_BATCH + A_RECORD * settings.batch_rows) / (2 * sizing.fixed.hosts) == pytest.approx(5.0, rel=0.05)
+
+
+def test_trigger_and_partitions_are_advised_for_the_fixed_fleet():
+    sizing = size(logged(2, rate=lambda at: 200.0 + (at // 10) % 5), 10.0, math.nan, {})
+    (settings,) = sizing.settings
+    slots = 2 * sizing.fixed.hosts
+    fixed, by_records = DRIVER + A_BATCH / slots, A_RECORD * 204 / slots
+    assert settings.trigger == pytest.approx(0.9 * (10.0 - fixed) / (1 + by_records), rel=0.05)
+    assert settings.partitions == 0  # it has no shuffle
+
+
+@pytest.mark.parametrize("target", [0.1, 10.0])
+def test_state_needs_partitions_and_a_target_a_trigger(target):
+    application = logged(1)
+    only_query(application).stateful = "stateStoreSave"
+    sizing = size(application, target, math.nan, {})
+    (settings,) = sizing.settings
+    slots = 2 * (sizing.fixed or sizing.curve[-1]).hosts
+    assert settings.partitions == 2 * slots
+    assert math.isnan(settings.trigger) == math.isnan(settings.batch_rows) == (target < DRIVER)
+
+
+def test_calibration_shows_the_model_and_its_error():
+    application = logged(2)
+    only_query(application).stateful = "stateStoreSave"
+    sizing = size(application, 10.0, math.nan, {})
+    (model,) = sizing.calibration
+    assert (model.work, model.driver, model.tasks) == (
+        pytest.approx(A_RECORD, rel=0.02),
+        pytest.approx(DRIVER, rel=0.02),
+        pytest.approx(A_BATCH, rel=0.1),
+    )
+    assert (model.spread, model.state) == (pytest.approx(1.0, rel=0.02), 0.0)
+    assert model.error == sizing.error
+    assert max(model.error) < 0.05
+    assert any("the time that counts needs to load state after a move" in each for each in sizing.unknown)
 
 
 def test_batches_of_one_size_leave_the_work_of_a_record_open():

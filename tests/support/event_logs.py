@@ -23,6 +23,7 @@ class Stage:
         waits: Seconds that it lasts longer, as without free slots.
         late: Seconds after which its last task starts.
         writes: Its Python code gives nothing back.
+        executor: Of all its tasks; None for each in turn.
     """
 
     tasks: Sequence[float]
@@ -37,6 +38,7 @@ class Stage:
     waits: float = 0.0
     late: float = 0.0
     writes: bool = False
+    executor: str | None = None
 
 
 @dataclass
@@ -82,13 +84,14 @@ class LogOf:
 
     def batch(  # noqa: PLR0913
         self, query: Query, number: int, at: float, rows: int, stages: Sequence[Stage], *, slots: int = 2,
-        driver: float = 0.3, files: int = 0, executor: str | None = None, **more: Any,
+        driver: float = 0.3, files: int = 0, executor: str | None = None, plan: str = "", **more: Any,
     ) -> float:  # fmt: skip
         """Add a batch; return its end."""
         begun, now = at, at + driver / 2
         about = f"{query.name or ''}\nid = {query.id}\nrunId = {query.id}\nbatch = {number}"
         if files:
             plan = f"Location: InMemoryFileIndex({files} paths)[file:/in]"
+        if plan:
             self.add(
                 "org.apache.spark.sql.execution.ui.SparkListenerSQLExecutionStart",
                 description=about, physicalPlanDescription=plan, executionId=number,
@@ -124,7 +127,7 @@ class LogOf:
         each = stage.records // len(stage.tasks)
         for number, seconds in enumerate([*stage.tasks, *[0.1] * stage.failed]):
             failed = number >= len(stage.tasks)
-            where = executor or names[number % len(names)]
+            where = stage.executor or executor or names[number % len(names)]
             launched = at + stage.late * (number == len(stage.tasks) - 1)
             self.add("SparkListenerTaskEnd", **{
                 "Stage ID": stage_id, "Stage Attempt ID": 0,

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from elastream.advice.application import Application, Executor
-from elastream.advice.findings import Finding, findings_of, limit_of, steady_files
+from elastream.advice.findings import Finding, findings_of, limit_of, may_end_state, steady_files
 from elastream.advice.service import Latency
 from elastream.advice.sizing import Point, Sizing, size
 from elastream.advice.sources import read_source
@@ -30,7 +30,7 @@ class Advice:
     Attributes:
         target: Target latency (seconds).
         assumed: True if it was not given.
-        price: Of a host in an hour; NaN if unknown.
+        price: Of a host-hour; NaN if unknown.
     """
 
     application: Application
@@ -58,12 +58,17 @@ class Advice:
             for query in self.application.queries.values()
             if (number := steady_files(query)) and not limit_of(query)[0]
         ]
+        ends = [
+            f"whether the watermark of {query.name} ends its state: the log lacks its windows, or is too short for them"
+            for query in self.application.queries.values()
+            if may_end_state(query)
+        ]
         lines = self.application.unreadable
         torn = [f"{counted(lines, 'line')} that cannot be read"] if lines else []
         arrival = [
             "when a record was due: latency counts from the poll before its batch, and arrivals are even between polls"
         ]
-        return (*short, *steady, *self.sizing.unknown, *self.application.unknown, *dropped, *torn, *arrival)
+        return (*short, *steady, *ends, *self.sizing.unknown, *self.application.unknown, *dropped, *torn, *arrival)
 
     @property
     def verdict(self) -> str:
@@ -86,11 +91,9 @@ class Advice:
             yield Table("Findings", ("about", "evidence", "change", "sure"), rows)
         if self.sizing.curve:
             yield _sizes_table(self)
-        if self.sizing.batch_rows:
-            caption = f"Most records a batch (maxOffsetsPerTrigger), to take half of {format_duration(self.target)}"
-            yield Table(
-                caption, ("query", "records"), tuple((name, amount(round(n))) for name, n in self.sizing.batch_rows)
-            )
+        if self.sizing.settings:
+            yield _settings_table(self)
+            yield _calibration_table(self.sizing)
         yield Table("What the log does not tell", ("",), tuple((each,) for each in self.unknown))
 
     def page(self) -> Page:
@@ -125,10 +128,10 @@ def advise(source: str, target: float | None = None, price: float = NAN, cores: 
     """Return advice about an application.
 
     Args:
-        source: Path or address, as `read_source` takes it.
-        target: Target latency (seconds). None: the application's own, else 10 s or, if longer, two trigger intervals.
-        price: Of a host in an hour.
-        cores: Of all tasks together, for a source that does not tell them.
+        source: Path or address for `read_source`.
+        target: Seconds. None: the application's own, else 10 s or, if longer, two trigger intervals.
+        price: Of a host-hour.
+        cores: Of all tasks, if the source does not tell them.
 
     Raises:
         InputError: The source cannot be read, or has no query with a finished batch.
@@ -205,6 +208,32 @@ def _sizes_table(advice: Advice) -> Table:
         rows[at] = (*rows[at][:-1], ", ".join(filter(None, ("buy this if it stays fixed", rows[at][-1]))))
     header = (f"{sizing.unit}s", "cores", "p50", "p99", "in time", "busy", "a month", "")
     return Table(f"Sizes{error}", header, tuple(rows), tuple(good))
+
+
+def _settings_table(advice: Advice) -> Table:
+    sizing = advice.sizing
+    fleet = "the fixed fleet" if sizing.fixed else _hosts(sizing, sizing.curve[-1].hosts)
+    rows = (
+        (each.query, amount(each.partitions or NAN), duration_text(each.trigger), amount(each.batch_rows // 1))
+        for each in sizing.settings
+    )
+    header = ("query", "shuffle partitions", "trigger, at most", "records a batch, at most (maxOffsetsPerTrigger)")
+    return Table(f"Settings for {fleet}; a batch may take half of {format_duration(advice.target)}", header, tuple(rows))
+
+
+def _calibration_table(sizing: Sizing) -> Table:
+    rows = (
+        (
+            each.query,
+            *map(duration_text, (each.work, each.driver, each.tasks)),
+            amount(round(each.spread, 2)),
+            duration_text(each.state),
+            *map(percent, each.error),
+        )
+        for each in sizing.calibration
+    )
+    header = ("query", "work a record", "driver a batch", "work a batch", "longest task over mean", "state a batch")
+    return Table("Model of a batch, from the log", (*header, "error p50", "error p99"), tuple(rows))
 
 
 def _row(point: Point, note: str) -> tuple[str, ...]:

@@ -119,7 +119,9 @@ class LoggedQuery:
         dropped: Batches that were too many to keep.
         unfinished: Seconds for which a batch had run when the log ended; 0 without one.
         width: Tasks of its widest stage; 0 if unknown.
-        stateful: Spark's name of the operator with the most rows of state; empty if unknown.
+        stateful: Spark's name of its largest stateful operator; empty if unknown.
+        window: Longest window or interval in its plan (seconds); NaN if unknown.
+        shuffled: Seconds of tasks that read a shuffle, by executor.
     """
 
     id: str
@@ -137,6 +139,8 @@ class LoggedQuery:
     unfinished: float = 0.0
     width: int = 0
     stateful: str = ""
+    window: float = NAN
+    shuffled: Mapping[str, float] = field(default_factory=dict)
 
     def end(self) -> None:
         """End a run between two batches."""

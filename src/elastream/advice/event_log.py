@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from elastream.advice.application import Application, Executor, LoggedBatch, Stage
+from elastream.advice.application import NAN, Application, Executor, LoggedBatch, Stage
 from elastream.advice.progress import MALFORMED, MOST_SECONDS, ProgressReader, epoch, json_of
 from elastream.core.lateness import StageTimes
 from elastream.core.wording import counted
@@ -32,9 +32,12 @@ PYTHON = re.compile(rb'\\"name\\":\\"[^"\\]*(?:Python|PySpark|Pandas|Arrow)|"Nam
 WRITES = re.compile(rb'"RDD Info":\[\{"RDD ID":\d+,"Name":"PythonRDD"')
 # The plan of a batch: its query, its number, and the files that it reads.
 FILES_READ = re.compile(rb"InMemoryFileIndex\((\d+) paths?\)")
-PLAN_OF = re.compile(rb"[^a-z]id = ([0-9a-f-]{36}).{0,120}?batch = (\d+)", re.DOTALL)
+PLAN_OF = re.compile(rb"(?:\\n|[^a-z])id = ([0-9a-f-]{36}).{0,120}?batch = (\d+)", re.DOTALL)
 # Causes by which a query ends with its application.
 SHUT_DOWN = re.compile(r"SparkContext was shut down|stopped SparkContext|^[\w.]*\bInterruptedException\b")
+# Lengths in a plan: of a window (microseconds), and of an interval.
+LENGTHS = re.compile(rb"\+ (\d+)\), LongType|(?:INTERVAL '|[+-] )-?([\d :.]+)'? (DAY|HOUR|MINUTE|SECOND)", re.IGNORECASE)
+UNITS_S = {b"DAY": 86_400.0, b"HOUR": 3600.0, b"MINUTE": 60.0, b"SECOND": 1.0}
 MOST_CORES = 100_000
 # What tasks alone do not tell.
 NO_PROGRESS = "the sources, the parts of a batch, the state and the watermark"
@@ -70,6 +73,8 @@ class EventLog:
         # By number and attempt.
         self._stages: defaultdict[tuple[str, int], dict[tuple[int, int], Stage]] = defaultdict(dict)
         self._files: dict[tuple[str, int], int] = {}
+        self._windows: dict[str, float] = {}
+        self._shuffled: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
         self._foreign: dict[int, float] = {}
         self._running: dict[str, tuple[int, float]] = {}
         self._names: dict[str, str] = {}
@@ -110,6 +115,8 @@ class EventLog:
         self._progress.finish()
         self._add_silent()
         self._add_cores()
+        for id, query in self.application.queries.items():
+            query.window, query.shuffled = self._windows.get(id, NAN), self._shuffled.get(id, {})
         if self._applications > 1:
             text = f"the applications apart: the file holds {self._applications}, one after the other"
             self.application.unknown.append(text)
@@ -260,7 +267,9 @@ class EventLog:
         tasks.spilled += metrics.get("Disk Bytes Spilled", 0)
         tasks.waited += MILLI * shuffle.get("Fetch Wait Time", 0)
         tasks.records += shuffle.get("Total Records Read", 0) + read.get("Records Read", 0)
-        tasks.shuffled |= shuffle.get("Local Bytes Read", 0) + shuffle.get("Remote Bytes Read", 0) > 0
+        if shuffle.get("Local Bytes Read", 0) + shuffle.get("Remote Bytes Read", 0) > 0:
+            tasks.shuffled = True
+            self._shuffled[self._batch_of_stage[event["Stage ID"]][0]][str(info["Executor ID"])] += run
         tasks.files += write.get("Records Written", 0) > 0
         tasks.written += write.get("Bytes Written", 0)
 
@@ -297,10 +306,13 @@ class EventLog:
         self._stages[batch][number] = Stage(times, *figures, max(0.0, tasks.launched - times.begun))
 
     def _plan(self, line: bytes) -> None:
-        files = FILES_READ.findall(line)
-        plan = PLAN_OF.search(line.replace(b"\\n", b" ")) if files else None
-        if plan is not None:
+        plan = PLAN_OF.search(line)
+        if plan is None:
+            return
+        if files := FILES_READ.findall(line):
             self._files[plan[1].decode(), int(plan[2])] = max(map(int, files))
+        if (id := plan[1].decode()) not in self._windows:
+            self._windows[id] = max(map(_length, LENGTHS.findall(line)), default=0.0)
 
     def _query_started(self, line: bytes) -> None:
         event = json.loads(line)
@@ -340,6 +352,14 @@ class EventLog:
         self._running.pop(query.id, None)
         if failure and not SHUT_DOWN.search(failure):
             query.failure, query.failures = failure, query.failures + 1
+
+
+def _length(found: tuple[bytes, bytes, bytes]) -> float:
+    micros, interval, unit = found
+    if micros:
+        return 1e-6 * int(micros)
+    units = list(UNITS_S.values())[list(UNITS_S).index(unit.upper()) :]
+    return math.fsum(float(part) * each for part, each in zip(re.findall(rb"[\d.]+", interval), units, strict=False))
 
 
 def _parsed(line: bytes) -> Json:

@@ -7,13 +7,14 @@ import bisect
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain, islice, pairwise, takewhile
 
-from elastream.advice.application import COLD_BATCHES, POLL_S, Application, LoggedBatch, LoggedQuery, Stage, times_of
+from elastream.advice.application import COLD_BATCHES, NAN, POLL_S, Application, LoggedBatch, LoggedQuery, Stage, times_of
 from elastream.advice.service import Latency
+from elastream.advice.sizing import longest_trigger, partitions_on
 from elastream.core.lateness import (
     BATCHES_READ,
     FILLED,
@@ -70,7 +71,7 @@ ENDS_OF_STATE = {
         "if its windows are shorter than that, group by a window of the event time, so that the watermark can remove rows",
     ),
 }
-# Delays of a watermark after which it must have removed rows.
+# Delays of a watermark, beside its windows, after which it must have removed rows.
 WATERMARK_DELAYS = 3.0
 # Factor and files by which those that wait grow with a backlog.
 BACKLOG_GROWTH, BACKLOG_FILES = 1.2, 10
@@ -83,11 +84,12 @@ GC_SHARE, GC_OF_BATCH, LEAST_GC_S, SPILLING = 0.1, 0.1, 5.0, 0.1
 FILES_AN_HOUR, SMALL_FILE = 1_000, 16e6
 # Share of an executor's fair part of the work below which it idles, and of all slots above which others are loaded.
 IDLE_PART, LOADED_PART = 0.1, 0.3
-# Share of a batch in stages of one wave, and of an interval in such batches, from which their tasks bound growth.
-ONE_WAVE, FULL_INTERVAL = 0.6, 0.6
+# Share of a batch in stages of one wave, and of an interval in such batches, from which their tasks bound growth; share of
+# an interval if slots are this multiple of all stages' tasks.
+ONE_WAVE, FULL_INTERVAL, PART_INTERVAL, SPARE_SLOTS = 0.6, 0.6, 0.3, 2
 # Batches back to back of which a longer trigger saves some: their least number, their share of the time, and the part of a
-# batch that does not depend on records; with that trigger, the part of the target that a record takes, and of time in use.
-RESTLESS_BATCHES, RESTLESS, RESTLESS_FIXED, RESTLESS_WAIT, RESTLESS_BUSY = 5, 0.8, 0.9, 0.9, 0.5
+# batch that does not depend on records; with that trigger, the part of the time in use.
+RESTLESS_BATCHES, RESTLESS, RESTLESS_FIXED, RESTLESS_BUSY = 5, 0.8, 0.9, 0.5
 # Multiple of a trigger that some batches keep, from which the usual one is far longer.
 FAR = 2.0
 # Multiples of the usual records, seconds and rate of a batch that a limit would prevent, and sources that have one.
@@ -150,11 +152,11 @@ WEAKER = {
 
 
 def findings_of(application: Application, target: float, *, explicit: bool = False) -> tuple[Finding, ...]:
-    """Return the findings about all queries, then about the application.
+    """Return findings about queries, then about the application.
 
     Args:
-        target: Target latency (seconds).
-        explicit: True if a person set it. A long trigger within it is on purpose.
+        target: Seconds.
+        explicit: True if a person set it, so a long trigger within it is on purpose.
     """
     of_queries = (
         finding
@@ -166,7 +168,7 @@ def findings_of(application: Application, target: float, *, explicit: bool = Fal
 
 
 def limit_of(query: LoggedQuery) -> tuple[str, float, str]:
-    """Return the limit on a query's records: in words, records per batch, and option; ("", inf, "") without a limit."""
+    """Return a query's limit: in words, records per batch, and option; ("", inf, "") without one."""
     if most := _most_of_full(query, LIMIT_BATCHES):
         return f"{amount(most)} records", most, _offsets(query)
     if (number := steady_files(query)) and _overruns_trigger(query):
@@ -175,7 +177,7 @@ def limit_of(query: LoggedQuery) -> tuple[str, float, str]:
 
 
 def _most_of_full(query: LoggedQuery, least: int) -> float:
-    """Return the most records of a batch if a limit fills most batches while more wait; 0 otherwise, or below `least`."""
+    """Return the most records of a batch if a limit fills at least `least` while more wait; else 0."""
     batches = [batch for batch in query.batches if batch.rows > 0]  # a limit fills cold ones too
     waiting = [batch for batch in batches if batch.behind > BEHIND * batch.rows]
     if len(batches) < least or len(waiting) < LIMITED * len(batches):
@@ -322,7 +324,7 @@ def _starved(application: Application, query: LoggedQuery) -> Iterator[Finding]:
 
 
 def _wait_behind(others: Sequence[tuple[str, Sequence[LoggedBatch]]], stage: Stage, slots: int) -> tuple[float, str]:
-    """Return the seconds that a stage waited behind a stage of another query, and that query's name."""
+    """Return the seconds that a stage waited behind another query's, and that query's name."""
     times, longest = stage.times, (0.0, "")
     begun, until = times.begun, times.begun + stage.delay - (times.run / slots if times.tasks > slots else 0.0)
     if until - begun < LONG_BATCH_S:
@@ -390,7 +392,7 @@ def _is_late(query: LoggedQuery, block: Sequence[LoggedBatch], target: float) ->
 def _diagnosed(
     application: Application, query: LoggedQuery, block: Sequence[LoggedBatch], target: float, traits: QueryTraits
 ) -> Diagnosis | None:
-    """Return why batches are late or too long, or None."""
+    """Return why batches are late or long, or None."""
     begun, ended = block[0].start, block[-1].end
     others = application.others_within(begun, ended)
     times = [times_of(batch, others) for batch in block]
@@ -454,31 +456,55 @@ def _partitions(application: Application, query: LoggedQuery, warm: Sequence[Log
             f"{query.name} shuffles to {number} partitions on {counted(slots, 'slot')} with "
             f"{amount(statistics.median(records))} records each, which take {percent(statistics.median(shares))} of a batch"
         )
-        wanted = max(2, 2 * slots)
-        change = f"spark.sql.shuffle.partitions={wanted}; with state, elastream repartition or a new checkpoint"
+        change = (
+            f"spark.sql.shuffle.partitions={partitions_on(slots)}; with state, elastream repartition or a new checkpoint"
+        )
         yield Finding(query.name, "partitions", evidence, change, Sureness.HIGH)
 
 
 def _state(application: Application, query: LoggedQuery, warm: Sequence[LoggedBatch]) -> Iterator[Finding]:
-    stateful = [batch for batch in query.batches if not math.isnan(batch.state) and batch.rows > 0]
-    if len(stateful) < STATE_BATCHES or stateful[-1].state < STATE_GROWTH * max(1.0, stateful[0].state):
+    if not (stateful := _growing_state(query)):
         return
-    grows = sum(b.state > a.state for a, b in pairwise(stateful))
-    thirds = stateful[-1 - len(stateful) // 3 :], stateful
-    gain, usual = ((part[-1].state - part[0].state) / math.fsum(batch.rows for batch in part[1:]) for part in thirds)
-    if grows < STATE_ADDS * (len(stateful) - 1) or gain < STATE_LAST_THIRD * usual:
-        return
-    lasts = stateful[-1].end - stateful[0].start
-    size = f"{amount(stateful[0].state)} to {amount(stateful[-1].state)} rows in {format_duration(lasts)}"
+    size = f"{amount(stateful[0].state)} to {amount(stateful[-1].state)} rows in {format_duration(_lasts(stateful))}"
     if all(math.isnan(batch.watermark) for batch in stateful):
         evidence = f"the state of {query.name} grew from {size}, and no watermark ends it"
         yield Finding(query.name, "state", evidence, _end_of_state(query)[0], Sureness.HIGH)
-        return
-    delays = [delay for batch in stateful if (delay := batch.newest - batch.watermark) >= 0]  # NaN is not
-    removed = math.fsum(batch.removed for batch in stateful)
-    if delays and not removed and lasts > WATERMARK_DELAYS * statistics.median(delays):
+    elif not _removes(stateful) and _lasts(stateful) > _kept(query, stateful):
         evidence = f"the state of {query.name} grew from {size}, and its watermark removed nothing"
         yield Finding(query.name, "state", evidence, _end_of_state(query)[1])
+
+
+def may_end_state(query: LoggedQuery) -> bool:
+    """Return True if a watermark may still end the growing state."""
+    stateful = _growing_state(query)
+    watermark = any(not math.isnan(batch.watermark) for batch in stateful)
+    return watermark and not _removes(stateful) and not _lasts(stateful) > _kept(query, stateful)
+
+
+def _growing_state(query: LoggedQuery) -> list[LoggedBatch]:
+    stateful = [batch for batch in query.batches if not math.isnan(batch.state) and batch.rows > 0]
+    if len(stateful) < STATE_BATCHES or stateful[-1].state < STATE_GROWTH * max(1.0, stateful[0].state):
+        return []
+    grows = sum(b.state > a.state for a, b in pairwise(stateful))
+    thirds = stateful[-1 - len(stateful) // 3 :], stateful
+    gain, usual = ((part[-1].state - part[0].state) / math.fsum(batch.rows for batch in part[1:]) for part in thirds)
+    return [] if grows < STATE_ADDS * (len(stateful) - 1) or gain < STATE_LAST_THIRD * usual else stateful
+
+
+def _lasts(batches: Sequence[LoggedBatch]) -> float:
+    return batches[-1].end - batches[0].start
+
+
+def _removes(stateful: Sequence[LoggedBatch]) -> bool:
+    return any(batch.removed for batch in stateful)
+
+
+def _kept(query: LoggedQuery, stateful: Sequence[LoggedBatch]) -> float:
+    """Return seconds until a watermark removes rows; NaN if unknown."""
+    delays = [delay for batch in stateful if (delay := batch.newest - batch.watermark) >= 0]  # NaN is not
+    operator = query.stateful.lower()
+    window = 0.0 if "dedup" in operator else NAN if "withstate" in operator else query.window
+    return WATERMARK_DELAYS * statistics.median(delays) + window if delays else NAN
 
 
 def _end_of_state(query: LoggedQuery) -> tuple[str, str]:
@@ -574,13 +600,18 @@ RULES: tuple[Rule, ...] = (_partitions, _state, _lag, _backlog, _memory, _files,
 
 def _growth(application: Application, query: LoggedQuery, warm: Sequence[LoggedBatch], target: float) -> Iterator[Finding]:
     interval = _interval(query.trigger, target)
-    bound = []
+    bound, spare = [], []
     for batch in warm if application.executors else ():
         slots = application.slots(batch.start)
         narrow = [each.times for each in batch.stages if each.times.tasks <= slots and _is_balanced(each.times)]
         if narrow and math.fsum(each.seconds for each in narrow) >= ONE_WAVE * batch.seconds:
             bound.append((batch.seconds, max(narrow, key=lambda each: each.seconds), slots))
-    if len(bound) < SURE * len(warm) or (takes := statistics.median(each[0] for each in bound)) < FULL_INTERVAL * interval:
+            spare.append(slots >= SPARE_SLOTS * max(each.times.tasks for each in batch.stages))
+    if len(bound) < SURE * len(warm):
+        return
+    takes = statistics.median(each[0] for each in bound)
+    idle = all(spare) and query.trigger > 0 and takes >= LONG_BATCH_S
+    if takes < (PART_INTERVAL if idle else FULL_INTERVAL) * interval:
         return
     tasks, slots = (round(statistics.median(each)) for each in zip(*((s.tasks, had) for _, s, had in bound), strict=True))
     evidence = (
@@ -614,7 +645,7 @@ def _restless(
     each = least / max(1.0, statistics.median(at_once or [1.0]))
     by_records = each * statistics.median(batch.rows for batch in warm) / takes
     fixed = (1.0 - by_records) * takes
-    interval = RESTLESS_WAIT * (target - fixed) / (1.0 + by_records)
+    interval = longest_trigger(target, fixed, by_records)
     if by_records <= 1.0 - RESTLESS_FIXED and interval > takes and fixed / interval + by_records < RESTLESS_BUSY:
         evidence = (
             f"{query.name} starts a batch of {format_duration(takes)} right after the other, and at least "
@@ -652,26 +683,53 @@ RULES_OF_TARGET: tuple[RuleOfTarget, ...] = (_growth, _restless, _surge)
 
 def _of_executors(application: Application) -> Iterator[Finding]:
     begun, ended = application.span
-    loads = {
-        each.id: each.run / (each.cores * seconds)
+    core_seconds = {
+        each.id: each.cores * seconds
         for each in application.working
         if (seconds := min(each.removed, ended) - max(each.added, begun)) > 0.5 * (ended - begun)
     }
-    widest = [
-        max(s.times.tasks for s in b.stages) for query in application.queries.values() for b in query.warm if b.stages
-    ]
-    if len(loads) < 2 or not widest or statistics.median(widest) < application.slots(ended):
+    loads = {each.id: each.run / core_seconds[each.id] for each in application.working if each.id in core_seconds}
+    if len(loads) < 2:
         return
-    mean = statistics.mean(loads.values())
+    wait = format_duration(application.time("spark.locality.wait", "3s"))
+    change = "restart the query so that its state spreads, or a shorter spark.locality.wait; Autopilot moves state"
+    mean, widest = (
+        statistics.mean(loads.values()),
+        [max(s.times.tasks for s in b.stages) for query in application.queries.values() for b in query.warm if b.stages],
+    )
     idle = [id for id, load in loads.items() if load < IDLE_PART * mean]
-    if idle and max(loads.values()) > LOADED_PART:
-        wait = format_duration(application.time("spark.locality.wait", "3s"))
+    if idle and widest and statistics.median(widest) >= application.slots(ended) and max(loads.values()) > LOADED_PART:
         evidence = (
             f"{counted(len(idle), 'executor')} of {len(loads)} did less than {percent(IDLE_PART)} of the mean work, while "
             f"the busiest was full for {percent(max(loads.values()))} of the time (spark.locality.wait is {wait})"
         )
-        change = "restart the query so that its state spreads, or a shorter spark.locality.wait; Autopilot moves state"
         yield Finding("application", "idle executors", evidence, change)
+        return
+    for query in application.queries.values():
+        if few := _few_executors(query, core_seconds, application.cores_each // application.task_cpus):
+            yield Finding(query.name, "idle executors", f"{few} (spark.locality.wait is {wait})", change)
+
+
+def _few_executors(query: LoggedQuery, core_seconds: Mapping[str, float], slots: float) -> str:
+    """Return how few executors run tasks with state; empty if more would not help.
+
+    Args:
+        slots: Of an executor.
+    """
+    runs = {id: query.shuffled.get(id, 0.0) for id in core_seconds} if query.stateful else {}
+    widths = [max((s.times.tasks for s in batch.stages if s.times.shuffled), default=0) for batch in query.warm]
+    if not any(runs.values()) or not widths:
+        return ""
+    tasks = round(statistics.median(widths))
+    useful = min(len(runs), max(1, tasks))
+    few = [id for id, run in runs.items() if run > IDLE_PART * math.fsum(runs.values()) / useful]
+    full = max(run / core_seconds[id] for id, run in runs.items())
+    if len(few) > useful / 2 or tasks <= slots * len(few) or full <= LOADED_PART:
+        return ""
+    return (
+        f"all {tasks} tasks with state of {query.name} run on {counted(len(few), 'executor')} of {len(runs)}, "
+        f"which they fill for {percent(full)} of the time"
+    )
 
 
 def _of_dynamic_allocation(application: Application) -> Iterator[Finding]:

@@ -1,6 +1,6 @@
 """An application from a range query of Prometheus: Spark's streaming gauges, or Elastream's metrics.
 
-All batches between two scrapes are assumed equal to the last one.
+All batches between two scrapes count as the last one.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Sizing of an application: what other numbers of hosts, and `horizon`, would have done."""
+"""Sizing of an application: other numbers of hosts, and `horizon`."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -31,6 +31,10 @@ PREDICTED = 4_000
 UNSERVED = 0.1
 # Bytes of state whose memory sizes should not ignore in silence.
 LARGE_STATE = 100e6
+# Part of the target that a record takes at most with the advised trigger; partitions a slot.
+TRIGGER_WAIT, PARTITIONS_A_SLOT = 0.9, 2
+# Shortest bin of arrivals whose peak rate a trigger must bear.
+LEAST_BIN_S = 1.0
 # Seconds between plans of `horizon`, and the start of a host, which a log does not tell.
 PACE_S, HOST_START_S = 15.0, 60.0
 
@@ -40,10 +44,10 @@ class Point:
     """A number of hosts on the curve.
 
     Attributes:
-        p50, p99: Latencies of the slowest query (seconds).
-        in_time: Share of all records within the target.
-        cost: Price of a month; NaN without a price.
-        logged: True for the fleet of the log.
+        p50, p99: Of the slowest query (seconds).
+        in_time: Share of records within the target.
+        cost: Of a month; NaN without a price.
+        logged: True for the log's fleet.
     """
 
     hosts: float
@@ -57,17 +61,53 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
+class Settings:
+    """Settings of a query.
+
+    Attributes:
+        partitions: 0 without a shuffle.
+        trigger: Longest (seconds); NaN if none keeps the target.
+        batch_rows: Records that take half of the target; NaN if none do.
+    """
+
+    query: str
+    partitions: int
+    trigger: float
+    batch_rows: float
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Model of a query's batches (seconds).
+
+    Attributes:
+        work: Of tasks, per record.
+        driver, tasks: Of a batch without records.
+        spread: Longest task over the mean; NaN without tasks.
+        state: Commits per batch.
+        error: Of p50 and p99 by cross-validation; NaN if unknown.
+    """
+
+    query: str
+    work: float
+    driver: float
+    tasks: float
+    spread: float
+    state: float
+    error: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
 class Sizing:
     """Sizing of an application.
 
     Attributes:
-        unit: A host in words: "executor", or "core" of a single process.
-        error: Relative errors of p50 and p99 by cross-validation; NaN if unknown.
-        logged: Latencies in the log, over the same records.
-        fixed: The fewest hosts that keep the target, if the number stays; None if none does.
-        horizon: What the policy `horizon` would have leased on average; None if the log is too short.
+        unit: "executor", or "core" of a single process.
+        error: The largest of a query.
+        logged: Latencies in the log.
+        fixed: Fewest constant hosts that keep the target; None if none do.
+        horizon: Mean of the policy `horizon`; None if the log is too short.
         useful: Hosts beyond which no query has tasks; 0 if unknown.
-        batch_rows: By query, the records of a batch that takes half of the target on these hosts.
     """
 
     unit: str
@@ -78,7 +118,8 @@ class Sizing:
     fixed: Point | None = None
     horizon: Point | None = None
     useful: int = 0
-    batch_rows: tuple[tuple[str, float], ...] = ()
+    settings: tuple[Settings, ...] = ()
+    calibration: tuple[Calibration, ...] = ()
     unknown: tuple[str, ...] = ()
 
 
@@ -88,6 +129,7 @@ class _Served:
     batches: list[LoggedBatch]
     model: BatchModel
     arrivals: Arrivals
+    error: tuple[float, float]
 
     @property
     def records(self) -> float:
@@ -103,15 +145,15 @@ def size(application: Application, target: float, price: float, limits: dict[str
 
     Args:
         target: Seconds.
-        price: Of a host in an hour; NaN if unknown.
-        limits: Most records of a batch, by id of a query whose source is limited.
+        price: Of a host-hour; NaN if unknown.
+        limits: Most records of a batch, by id of a limited query.
     """
     alone = all(each.id == "driver" for each in application.working)
     unit, each = ("core", 1.0) if alone else ("executor", application.cores_each)
     logged = _logged(application, target)
     if not application.executors:
         return Sizing(unit, each, logged=logged, unknown=(NO_CORES,))
-    served, errors, unknown = _calibrated(application, target, limits)
+    served, unknown = _calibrated(application, target, limits)
     if missing := _missing(application, served):
         unknown.append(f"sizes: the service of {missing}, which has much of the work, is unknown")
     if missing or not served:
@@ -127,25 +169,64 @@ def size(application: Application, target: float, price: float, limits: dict[str
     fixed = next((point for point in curve if point.in_time >= IN_TIME), None)
     horizon, why = _horizon(served, each, target, price, fixed) if fixed else (None, NO_FLEET)
     slots = (fixed or curve[-1]).hosts * width
-    rows = [(one.query.name, one.model.largest_batch(target / 2, slots)) for one in served]
     return Sizing(
         unit,
         each,
         curve,
-        (max(error[0] for error in errors), max(error[1] for error in errors)),
+        (max(one.error[0] for one in served), max(one.error[1] for one in served)),
         logged,
         fixed,
         horizon,
         useful,
-        tuple((name, most) for name, most in rows if 0 < most < math.inf),
+        tuple(_settings(one, target, slots) for one in served),
+        tuple(map(_calibration, served)),
         (*unknown, why) if why else tuple(unknown),
     )
 
 
-def _calibrated(
-    application: Application, target: float, limits: dict[str, float]
-) -> tuple[list[_Served], list[tuple[float, float]], list[str]]:
-    served, errors, unknown = [], [], []
+def partitions_on(slots: float) -> int:
+    return max(2, round(PARTITIONS_A_SLOT * slots))
+
+
+def longest_trigger(target: float, fixed: float, by_records: float) -> float:
+    """Return the longest interval (seconds) that keeps the target.
+
+    Args:
+        fixed: Seconds of a batch without records.
+        by_records: Seconds for the records of a second.
+    """
+    return TRIGGER_WAIT * (target - fixed) / (1.0 + by_records)
+
+
+def _settings(one: _Served, target: float, slots: float) -> Settings:
+    shuffles = bool(one.query.stateful) or any(stage.times.shuffled for batch in one.batches for stage in batch.stages)
+    rates, fixed = one.arrivals.rates(max(LEAST_BIN_S, target)), one.model.seconds(0.0, slots)
+    rate = float(np.quantile(rates, IN_TIME)) if rates.size else one.records / float(np.ptp(one.arrivals.times))
+    by_records = (one.model.seconds(1e6, slots) - fixed) / 1e6 * rate
+    most = one.model.largest_batch(target / 2, slots)
+    return Settings(
+        one.query.name,
+        partitions_on(slots) if shuffles else 0,
+        longest_trigger(target, fixed, by_records) if by_records < 1 and fixed < target else NAN,
+        most if 0 < most < math.inf else NAN,
+    )
+
+
+def _calibration(one: _Served) -> Calibration:
+    model, widest = one.model, max(one.model.stages, key=lambda stage: stage.run.each)
+    return Calibration(
+        one.query.name,
+        math.fsum(stage.run.each for stage in model.stages),
+        model.driver.fixed,
+        math.fsum(stage.run.fixed for stage in model.stages),
+        widest.spread if model.of_tasks else NAN,
+        float(np.median([batch.state_work for batch in one.batches])),
+        one.error,
+    )
+
+
+def _calibrated(application: Application, target: float, limits: dict[str, float]) -> tuple[list[_Served], list[str]]:
+    served, unknown = [], []
     begun, ended = application.span
     work, tasks = _work(application), any(batch.stages for query in application.queries.values() for batch in query.batches)
     for id, query in application.queries.items():
@@ -168,17 +249,17 @@ def _calibrated(
             unknown.append(f"the service of {query.name}: {batches}, and {LEAST_CALIBRATED} are needed")
             continue
         unknown += _unknown(query, warm, model)
-        served.append(_Served(query, warm, model, Arrivals.of(query, warm)))
-        errors.append(cross_validated(query, warm, slots, target, limit))
+        error = cross_validated(query, warm, slots, target, limit)
+        served.append(_Served(query, warm, model, Arrivals.of(query, warm), error))
     if len(served) > 1:
         unknown.append("how queries delay each other: each is predicted on the slots that others leave idle on average")
-    if any(math.isnan(error[0]) for error in errors):
+    if any(math.isnan(one.error[0]) for one in served):
         unknown.append("the error of the sizes: a half of the log is too short to be predicted by the other")
-    return served, errors, unknown
+    return served, unknown
 
 
 def _unknown(query: LoggedQuery, warm: Sequence[LoggedBatch], model: BatchModel) -> Iterator[str]:
-    """Yield what the log does not tell about the sizes of a query with a model."""
+    """Yield what the log does not tell about a modelled query."""
     if len(query.warm) > PREDICTED:
         yield f"sizes over all of {query.name}: they are those of its newest {PREDICTED:,} batches"
     if not model.of_tasks:
@@ -187,6 +268,8 @@ def _unknown(query: LoggedQuery, warm: Sequence[LoggedBatch], model: BatchModel)
         yield f"what waits for {query.name}: its source does not report it, and counts as read by each batch"
     if (state := max(batch.state_bytes for batch in warm)) >= LARGE_STATE:
         yield f"whether fewer hosts have the memory for {query.name}: its state takes {amount(state / 1e6)} MB"
+    if query.stateful:
+        yield f"the time that {query.name} needs to load state after a move"
     if query.restless:
         yield f"whether {query.name} has a trigger: no batch waited for one, and more hosts may let some wait"
     if not model.separable:
@@ -194,7 +277,7 @@ def _unknown(query: LoggedQuery, warm: Sequence[LoggedBatch], model: BatchModel)
 
 
 def _missing(application: Application, served: Sequence[_Served]) -> str:
-    """Return a query without a model that has much of the work; empty without one."""
+    """Return a query without a model that has much work, or ""."""
     work, known = _work(application), [one.query for one in served]
     most = UNSERVED * math.fsum(work.values())
     heavy = (query for id, query in application.queries.items() if work[id] > most)
@@ -258,10 +341,10 @@ def _point(
 def _horizon(
     served: Sequence[_Served], cores: float, target: float, price: float, fixed: Point
 ) -> tuple[Point | None, str]:
-    """Return what `horizon` would have leased on average, or why that is unknown.
+    """Return the mean hosts of `horizon`, or why they are unknown.
 
     Args:
-        fixed: The fewest hosts that keep the target: `horizon` leases at most twice as many.
+        fixed: `horizon` leases at most twice as many.
     """
     busiest = max(served, key=lambda one: one.records * one.model.work)
     shortest = min(batch.seconds for batch in busiest.batches)

@@ -1,6 +1,6 @@
 """An application through Spark's REST interface and its pages of streaming queries.
 
-The interface has nothing of Structured Streaming. A query's page holds its newest batches as data of plots.
+The interface lacks the queries. Plots of a query's page hold its newest batches.
 """
 
 import json
@@ -89,7 +89,7 @@ def _about(source: str, site: Site, name: str) -> Json:
 
 
 def _add_executor(application: Application, each: Json) -> None:
-    """Add an executor. Its tasks ran as much in the time of the batches as on average."""
+    """Add an executor, whose tasks ran as much in the batches as on average."""
     if each["totalCores"] > 0:
         removed = _time(each["removeTime"]) if each.get("removeTime") else float("inf")
         reason, id, added = str(each.get("removeReason", "")), str(each["id"]), _time(each["addTime"])

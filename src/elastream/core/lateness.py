@@ -53,7 +53,7 @@ class Diagnosis:
 
     Attributes:
         hosts_help: False if more hosts do not help.
-        slots: Number of slots beyond which more do not help; 0 if unknown.
+        slots: Most slots that help; 0 if unknown.
         sentence: The cause and what helps; empty before it is known.
         measured: False if the source does not report its backlog, so the latency is unknown.
     """
@@ -90,7 +90,7 @@ class StageTimes:
 
     @property
     def waits(self) -> bool:
-        """Return True if its tasks have no CPU for nearly all their time."""
+        """Return True if its tasks nearly always lack CPU."""
         return self.run - self.waited - self.cpu > IDLE_TASKS * self.run
 
     @property
@@ -133,7 +133,7 @@ class BatchTimes:
 
     @property
     def foreign(self) -> float:
-        """Return the seconds of the batch in which jobs of no query ran."""
+        """Return the batch's seconds in which jobs of no query ran."""
         end = self.start + self.seconds
         return _union([(max(begin, self.start), min(until, end)) for begin, until in self.others])
 
@@ -143,8 +143,8 @@ class QueryTraits:
     """Traits of a query that its batches do not show.
 
     Attributes:
-        trigger: Seconds between starts that its trigger sets; NaN without an interval.
-        limited: The most that a batch reads of a source that holds records back, such as "1 file"; empty without.
+        trigger: Interval (seconds); NaN without one.
+        limited: Most that a batch reads of a limited source, such as "1 file"; empty without.
         option: Name of the option that sets this limit.
         function: True if it hands batches to a function (`foreachBatch`).
         slots: Tasks that run at once on all hosts, at least 1.
@@ -185,7 +185,7 @@ def diagnose(query: str, batches: Sequence[BatchTimes], target: float, traits: Q
 
 
 def bottleneck(claim: str, batches: Sequence[BatchTimes], traits: QueryTraits) -> Diagnosis:
-    """Return the cause of the longest part of the newest batches; `claim` begins its sentence ("q is late")."""
+    """Return the cause of the longest part of the newest batches; `claim` begins its sentence."""
     takes, parts = _medians(batches)
     largest = max(parts, key=lambda cause: parts[cause])
     if largest is Cause.HOSTS:
@@ -202,7 +202,7 @@ def _medians(batches: Sequence[BatchTimes]) -> tuple[float, dict[Cause, float]]:
 
 
 def unjudged(query: str, limited: str) -> Diagnosis:
-    """Return the diagnosis of a query whose source limits its reads and does not report its backlog."""
+    """Return the diagnosis of a limited source that does not report its backlog."""
     return Diagnosis(
         sentence=f"the latency of {query} is unknown: a batch reads at most {limited} of a source that does not report "
         "what waits, so no host is released",
@@ -229,7 +229,7 @@ def _trigger(query: str, every: float, takes: float, target: float) -> Diagnosis
 
 
 def _of_tasks(claim: str, batches: Sequence[BatchTimes], traits: QueryTraits) -> Diagnosis:
-    """Return the cause of most of the stages' time, with its usual longest stage as evidence."""
+    """Return the cause of most stages' time, with its usual longest stage."""
     slots, by_cause = traits.slots, dict[Cause, list[StageTimes]]()
     for batch in batches:
         for stage in batch.stages:
