@@ -386,7 +386,7 @@ def _stores(spark: "SparkSession", copy: Path, operator: int) -> list[str]:
 
 
 def _digest(spark: "SparkSession", copy: Path, operator: int, store: str, batch: int, width: int) -> tuple[int, Any, int]:
-    """Return the rows of a store after a batch, a sum over them that no order changes, and the misplaced rows."""
+    """Return a store's rows after a batch, their sum in any order, and misplaced rows."""
     # The option is the one by which Spark's own repartition reads: all column families, as bytes. A task reads a partition.
     reader = spark.read.format("statestore").option("batchId", batch).option("operatorId", operator)
     frame = reader.option("storeName", store).option("_readAllColumnFamilies", "true").load(str(copy))

@@ -83,7 +83,7 @@ def _handling(handler: Callable[[int, Any], None]) -> Iterator[None]:
 
 
 class ForkedProcess:
-    """A bounded run in a copy of this process, which it outlives until its work is done."""
+    """A bounded run in a copy of this process, which it may outlive."""
 
     def __init__(self, work: Callable[[], object], closing: tuple[int, ...] = ()) -> None:
         sys.stdout.flush()

@@ -457,11 +457,11 @@ class _Foreseeing(SizingRound):
         return lease, keep
 
     def _first_need(self, waiting: float) -> float:
-        """Return the need until records are first in time (records/s): later hosts would idle. inf if leases are short."""
+        """Return the need of the first hosts (records/s); inf if leases are short."""
         past, catch_up = self.memory.past, FIRST_CATCH_UP * self.grid.paid - self.grid.budget
         if self.memory.settled or catch_up <= self.grid.recovery:
             return math.inf
-        rate = float(past.rates.mean()) if past.rates.size else past.level(self.grid.steps)[0]
+        rate = past.steady_level()[0] if past.rates.size > 1 else past.level(self.grid.steps)[0]
         return (waiting + rate * catch_up) / (catch_up + self.grid.budget)
 
     def _may_wait(self, then: float, rate: float) -> bool:

@@ -125,9 +125,14 @@ class Past:
         bins = _best_window(rates, steps)
         if rates.size <= PRESENT[0]:
             return float(rates[-bins:].mean()), bins, False
-        noise = quantile(np.abs(np.diff(rates[-USUAL:])).tolist(), USUAL_PART) / NORMAL_STEP
-        level, agree = _steady_level(rates, bins, noise)
+        level, agree = self.steady_level(bins)
         return level, agree, agree < min(bins, rates.size)
+
+    def steady_level(self, bins: int = max(PRESENT)) -> tuple[float, int]:
+        """Return the mean rate of the longest window of at most `bins` that agrees with shorter ones, and its bins."""
+        rates = self.rates[-COMPARED:]
+        noise = quantile(np.abs(np.diff(rates[-USUAL:])).tolist(), USUAL_PART) / NORMAL_STEP
+        return _steady_level(rates, bins, noise)
 
 
 @njit(cache=True)
