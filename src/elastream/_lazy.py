@@ -1,4 +1,4 @@
-"""Public namespaces whose names are imported when first used, so that a program loads only what it needs."""
+"""Public namespaces whose names are imported when first used."""
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module

@@ -228,7 +228,7 @@ class StreamWriter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ForEachBatch:
-    """A function of each micro-batch and its number, as that of Spark's `foreachBatch`, as a `StreamWriter`."""
+    """A function of each micro-batch and its number, as Spark's `foreachBatch`."""
 
     function: Callable[[Any, int], object]
 

@@ -1,1 +1,1 @@
-"""Bounded runs of a job on leased hosts, planned so that records are committed in time; asleep between them."""
+"""Bounded runs of a job on leased hosts, asleep between them."""

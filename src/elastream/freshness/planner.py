@@ -134,7 +134,7 @@ class Arrivals:
         self._bins[-1] += records
 
     def upper(self, seconds: float) -> float:
-        """Return arrivals in `seconds` that the share USUAL of all such windows does not exceed; 0 without history."""
+        """Return the quantile USUAL of arrivals in `seconds`; 0 without history."""
         if seconds <= 0 or not self._bins:
             return 0.0
         width = min(len(self._bins), math.ceil(seconds / self.bin))
