@@ -52,8 +52,11 @@ class Sleeper:
         self.files: dict[str, tuple[float, int]] = {}
         self.drop(1)
         self.process = self._started("drops.py")
-        wait_until(lambda: self._alive and bool(list((folder / "runs").glob("drops-*"))), PATIENCE_S)
-        (root,) = (folder / "runs").glob("drops-*")
+
+    def find(self) -> None:
+        """Wait for the job's run folder."""
+        wait_until(lambda: self._alive and bool(list((self._folder / "runs").glob("drops-*"))), PATIENCE_S)
+        (root,) = (self._folder / "runs").glob("drops-*")
         self.directory = RunDirectory(root)
 
     def _started(self, *arguments: str) -> psutil.Popen:
@@ -154,6 +157,7 @@ def sleeper(freshness: float) -> Iterator[Sleeper]:
     with TemporaryDirectory(prefix="freshness-", ignore_cleanup_errors=True) as folder:
         job = Sleeper(Path(folder), freshness)
         try:
+            job.find()
             yield job
         finally:
             job.stop()

@@ -186,6 +186,13 @@ def test_state_without_keys_is_refused(tmp_path: Path, rows: tuple[int, ...]) ->
         check_repartition(checkpoint_state(folder), 4, stopped=True)
 
 
+def test_open_first_batch_is_named_before_state_that_it_has_not_written(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "c", rows=(7, 0), committed=BATCH - 1)
+    shutil.rmtree(folder / "state/0/1")
+    with pytest.raises(InputError, match="is not committed"):
+        check_repartition(checkpoint_state(folder), 4, stopped=True)
+
+
 def test_two_processes_never_repartition_one_checkpoint(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "c", rows=(1, 1))
     (tmp_path / "c.repartitioning").mkdir()  # of the first
@@ -244,7 +251,9 @@ def test_open_batch_may_be_quiet_for_as_long_as_one_before(tmp_path: Path) -> No
         (folder / "commits" / str(number)).write_text("v1\n{}")
         os.utime(folder / "commits" / str(number), (now - ago, now - ago))
     os.utime(folder / "commits", (now - 298, now - 298))
-    with pytest.raises(InputError, match="was written 298 s ago: stop the query first, and wait until 500 s have passed"):
+    with pytest.raises(
+        InputError, match=r"was written (29[89]|30\d) s ago: stop the query first, and wait until 500 s have passed"
+    ):
         check_repartition(checkpoint_state(folder), 4, skip_open_batch=True)
     os.utime(folder / "commits", (now - 510, now - 510))
     check_repartition(checkpoint_state(folder), 4, skip_open_batch=True)
@@ -257,7 +266,7 @@ def test_query_with_rare_batches_is_not_taken_for_stopped(tmp_path: Path) -> Non
     for number in range(BATCH + 1):
         os.utime(folder / "commits" / str(number), (now - 300 + 60 * number,) * 2)
     os.utime(folder / "commits", (now - 60, now - 60))
-    with pytest.raises(InputError, match="was written 60 s ago: stop the query first, and wait until 120 s have passed"):
+    with pytest.raises(InputError, match=r"was written 6\d s ago: stop the query first, and wait until 120 s have passed"):
         check_repartition(checkpoint_state(folder), 4)
     os.utime(folder / "commits", (now - 130, now - 130))
     check_repartition(checkpoint_state(folder), 4)

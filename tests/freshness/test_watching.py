@@ -142,6 +142,19 @@ def test_topics_may_have_spaces_between_them(tmp_path):
     assert set(watch._ends) == {"t/0", "u/0"}
 
 
+def test_kafka_offsets_passed_over_end_with_their_topic(tmp_path):
+    ends = {"t/0": 10}
+    watch = KafkaWatch(SourceSpec("kafka", "t", str(tmp_path)), lambda topics: ({"t/0": 0}, dict(ends)))
+    watch.look()
+    watch.begin_run()
+    watch.end_run()
+    assert watch.look().waiting == 0
+    ends["t/0"] = 3  # of another topic with its name
+    assert watch.look().waiting == 3
+    ends["t/0"] = 12
+    assert watch.look().waiting == 12
+
+
 def test_kafka_records_of_before_the_first_poll_wait_since_an_unknown_time(tmp_path):
     watch = KafkaWatch(SourceSpec("kafka", "t", str(tmp_path)), lambda topics: ({"t/0": 2}, {"t/0": 5}))
     assert watch.look() == (3.0, -math.inf, 0.0)

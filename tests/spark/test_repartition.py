@@ -74,7 +74,9 @@ def test_run_goes_on_with_more_state_partitions(tmp_path: Path, monkeypatch: pyt
     os.kill(first.pid, signal.SIGINT)
     first.communicate()
     repartition = ("repartition", str(run), "--partitions", "5", "--skip-open-batch")
-    while "stop the query first" in (done := "".join(elastream(*repartition).communicate())):
+    for _ in range(600):
+        if "stop the query first" not in (done := "".join(elastream(*repartition).communicate())):
+            break
         time.sleep(1.0)
     assert "equal before and after, in 5 partitions (4 before)" in done
     ended(elastream("run", "--resume", str(run)))

@@ -127,8 +127,6 @@ def check_repartition(
         raise InputError(f"{name} keeps its state in {store}: Spark repartitions RocksDB only")
     if not all((name / "state" / str(each.number) / "_metadata").is_dir() for each in state.operators):
         raise InputError(f"{name} was written by a Spark before 4.0: it lacks the metadata of its state")
-    if keyless := next((each for each in state.operators if _is_keyless(state, each)), None):
-        raise InputError(f"{name} keeps the state of {keyless.name} in partition 0 at any width, because it has no keys")
     if partitions == state.width:
         raise InputError(f"{name} has {partitions} state partitions already")
     if (before := before_of(state)).exists():
@@ -136,6 +134,8 @@ def check_repartition(
     if state.committed < 0 or (state.committed < state.batch and not skip_open_batch):
         remedy = "let the query end it, or skip it (--skip-open-batch) if the sink tolerates that its records come again"
         raise InputError(f"batch {state.batch} of {name} is not committed: {remedy}")
+    if keyless := next((each for each in state.operators if _is_keyless(state, each)), None):
+        raise InputError(f"{name} keeps the state of {keyless.name} in partition 0 at any width, because it has no keys")
     if not stopped:
         _check_stopped(state)
     _check_exchange(name.resolve())

@@ -75,8 +75,8 @@ def repartition(context: typer.Context, place: Place, partitions: Partitions, sk
         if is_run:
             stack.enter_context(run_lock(directory))
             widths = {each.width for each in map(checkpoint_state, folders.values()) if each.operators}
-            recorded = read_manifest(directory).identity.get(PARTITIONS)
-            if widths == {partitions} and recorded not in (None, str(partitions)):
+            manifest_width = read_manifest(directory).identity.get(PARTITIONS)
+            if widths == {partitions} and manifest_width not in (None, str(partitions)):
                 RunCheckpoints(directory).changed(partitions)
                 typer.echo(f"{place} has {counted(partitions, 'state partition')}: its cut-off repartition is complete now")
                 return

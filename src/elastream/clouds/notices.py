@@ -41,6 +41,8 @@ FAILED_POLLS = 10
 # Names of times in the JSON of AWS, Azure and others.
 TIME_FIELDS = ("time", "deadline", "notbefore", "terminationtime")
 NONE_TEXTS = ("", "false", "none", "null", "[]", "{}")
+# Characters of a text in the log.
+SHOWN = 80
 # Numbers that are times (epoch seconds): from the years 2001 to 5138.
 EARLIEST, LATEST = 1e9, 1e11
 NOTICE_ALARM = "notices"
@@ -225,8 +227,8 @@ class NoticePoller:
             if notice is not None and notice.deadline > self._wall() - STALE_S:
                 notices[name] = notice
             elif notice is not None and text != before[0]:
-                at = datetime.fromtimestamp(notice.deadline, UTC).isoformat(" ", "seconds")
-                log.warning("the notice of host %s is past (%s) and does not count; times without a zone are UTC", name, at)
+                past = "the notice of host %s is past and does not count; times without a zone are UTC: %s"
+                log.warning(past, name, text.strip()[:SHOWN])
         self._notices, self._first_read = notices, first_read
         self._failures = self._failures + 1 if errors else 0
         if self._failures >= FAILED_POLLS:

@@ -121,7 +121,7 @@ class RequestExtension(LoopExtension):
             newest = [host for host in sorted(running, key=lambda host: -leases[host].since) if host not in leaving]
             why = f"at most {counted(most, 'host')}: {REQUESTED}"
             drains += [DrainHost(host, why=why) for host in newest[: max(0, surplus)]]
-            missing = _missing(observation, planned, min(most, self._bounds.min_hosts))
+            missing = _leases_for_minimum(observation, planned, min(most, self._bounds.min_hosts))
         repartitions: list[Proposal] = []
         if observation.context.partitions:  # known with the first batch
             repartitions, self._repartitions = self._repartitions, []
@@ -133,7 +133,7 @@ class RequestExtension(LoopExtension):
         return [*(Proposal(each, BY) for each in (*drains, *missing, *switches)), *repartitions]
 
 
-def _missing(observation: Observation, planned: Sequence[Action], least: int) -> list[LeaseHost]:
+def _leases_for_minimum(observation: Observation, planned: Sequence[Action], least: int) -> list[LeaseHost]:
     """Return leases up to `least` hosts."""
     # Planned drains do not count: the bound forbids those below it.
     there = len(observation.usable) + len(observation.coming)

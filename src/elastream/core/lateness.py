@@ -90,7 +90,7 @@ class StageTimes:
 
     @property
     def waits(self) -> bool:
-        """Return True if its tasks nearly always lack CPU."""
+        """Return True if its tasks use hardly any CPU."""
         return self.run - self.waited - self.cpu > IDLE_TASKS * self.run
 
     @property

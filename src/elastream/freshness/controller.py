@@ -262,10 +262,8 @@ class Controller:
         late = f", the oldest {age:.0f} s after its arrival" if "age" in about else ""
         self._say(f"run {progress.run} committed {counted(round(records), 'record')}{late}; {hosts}; asleep")
         if passed_over:
-            why = "options such as maxFileAge, or an open transaction, keep it back"
-            self._say(
-                f"run {progress.run} passed over {passed_over} that waited: no run starts for it until it changes; {why}"
-            )
+            why = "options such as maxFileAge, or an open transaction, keep them back"
+            self._say(f"run {progress.run} passed over {passed_over}: no run starts for these until they change; {why}")
 
     def _failed(self, reason: str) -> None:
         most = self._freshness * (2.0 if self._failures >= MANY_FAILURES - 1 else 0.5)

@@ -124,7 +124,7 @@ class KafkaWatch:
     ) -> None:
         self._clock = clock
         self._checkpoint, self._number = path_of(spec.checkpoint), spec.number
-        self._topics = _listed(spec.place)
+        self._topics = _split_names(spec.place)
         self._client = client or kafka_client(spec)
         # (time of the poll before, end offsets), from the oldest that a committed batch has not read
         self._polls: deque[tuple[float, Mapping[str, int]]] = deque()
@@ -141,8 +141,8 @@ class KafkaWatch:
         if not self._polls or self._polls[-1][1] != ends:
             self._polls.append((before, ends))
         self._read = {**first, **self._committed()}
-        passed_over = {part: at for part, at in self._passed_over.items() if at <= ends.get(part, 0)}
-        read = {part: max(at, passed_over.get(part, 0)) for part, at in self._read.items()}
+        self._passed_over = {part: at for part, at in self._passed_over.items() if at <= ends.get(part, 0)}
+        read = {part: max(at, self._passed_over.get(part, 0)) for part, at in self._read.items()}
         while self._polls and not _count_beyond(self._polls[0][1], read):
             self._polls.popleft()
         arrived, self._ends = (0.0 if self._ends is None else _count_beyond(ends, self._ends)), ends
@@ -168,7 +168,7 @@ class KafkaWatch:
             self._client.close()  # type: ignore[attr-defined]
 
 
-def _listed(text: str) -> list[str]:
+def _split_names(text: str) -> list[str]:
     return [each.strip() for each in text.split(",") if each.strip()]
 
 
@@ -187,7 +187,7 @@ class KafkaOffsets:
 
         self._kafka = kafka
         self._consumer = kafka.KafkaConsumer(
-            bootstrap_servers=_listed(servers),
+            bootstrap_servers=_split_names(servers),
             group_id=None,
             enable_auto_commit=False,
             request_timeout_ms=round(KAFKA_TIMEOUT_S * 1e3),

@@ -130,7 +130,7 @@ def test_taints_that_may_not_be_read_are_logged_once(caplog):
     cluster, _, _ = watch(*[[["", "", "nodes is forbidden"], ["4", "1130000", "its pod is being deleted"]]] * 2)
     cluster.renew()
     cluster.renew()
-    assert caplog.messages == ["taints of nodes are no notices here: nodes is forbidden; let the account list nodes"]
+    assert caplog.messages == ["taints of nodes give no notice: nodes is forbidden; let the account list nodes"]
     assert cluster._notices == {"4": (1130.0, "its pod is being deleted")}
 
 

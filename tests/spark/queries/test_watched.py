@@ -101,7 +101,7 @@ def test_rates_are_over_the_time_from_batch_to_batch(query, driver):
 
 @pytest.mark.parametrize(("every", "refused"), [(0.5, True), (0.7, False)])
 def test_state_does_not_move_between_batches_too_short_for_its_files(query, driver, every, refused):
-    query._with = replace(query._with, least_interval=0.6)
+    query._with = replace(query._with, least_interval=lambda: 0.6)
     end_batches(driver, every=every, seconds=0.4)
     query.look()
     assert query.move_refusal.startswith("with a batch every 0.5 s, Spark before 4.2 may delete") is refused

@@ -46,7 +46,7 @@ class Capabilities:
     slots: int = 0  # concurrent tasks of an executor, 0 if unknown
     allowed: int = UNLIMITED  # executors that Spark may have now
     limit: SessionLimit = NO_LIMIT  # that of the session or its cluster manager
-    least_interval: float = 0.0  # seconds from batch to batch from which state may move
+    least_interval: Callable[[], float] = lambda: 0.0  # seconds from batch to batch from which state may move
     lacking: tuple[str, ...] = ()
 
 
@@ -86,7 +86,10 @@ def probe(spark: SparkSession, provider: object | None = None) -> Capabilities:
         lacking.append(f"hosts cannot be leased: {lacks}")
     slots = int(_conf(spark, "spark.executor.cores") or 0)
     limit = _limit(spark, driver) if use is not None else NO_LIMIT
-    least = least_interval(pyspark.__version__, lambda name, default: spark.conf.get(name, default) or default)
+
+    def least() -> float:  # settings may change after this
+        return least_interval(pyspark.__version__, lambda name, default: spark.conf.get(name, default) or default)
+
     return Capabilities(
         driver, task_loads, recovery, use, memory, asks, leases, slots, _allowed(spark), limit, least, tuple(lacking)
     )

@@ -113,7 +113,7 @@ class ClusterWatch:
         self._notices: Mapping[str, tuple[float, str]] = {}
         self._first_told: dict[str, float] = {}
         self._holders = self._protected = self._tried = ""
-        self._last_ask, self._asking, self._failed, self._untold = -NOTICE_INTERVAL_S, False, False, False
+        self._last_ask, self._asking, self._failed, self._taints_warned = -NOTICE_INTERVAL_S, False, False, False
         self._renewal: threading.Thread | None = None
         self._lock = threading.Lock()
 
@@ -147,9 +147,9 @@ class ClusterWatch:
             notices, first_told = {}, dict[str, float]()
             for executor, milliseconds, reason in self._ask("notices"):
                 if not executor:
-                    if not self._untold:
-                        log.warning("taints of nodes are no notices here: %s; let the account list nodes", reason)
-                    self._untold = True
+                    if not self._taints_warned:
+                        log.warning("taints of nodes give no notice: %s; let the account list nodes", reason)
+                    self._taints_warned = True
                     continue
                 first = first_told[executor] = self._first_told.get(executor, self._wall())
                 at = int(milliseconds or 1e3 * UNTIMED_S) / 1e3

@@ -65,7 +65,7 @@ class QueryAccess:
     recovery: Recovery | None = None  # acts on lost executors; None if Spark does
     memory: ExecutorMemory | None = None  # receives executors' heartbeats; None if this Spark does not tell
     copies: StandbyRegistry | None = None  # receives executors' reports of standby replicas; None without any
-    least_interval: float = 0.0  # seconds from batch to batch from which state may move
+    least_interval: Callable[[], float] = lambda: 0.0  # seconds from batch to batch from which state may move
     wall: Callable[[], float] = time.time  # clock that dates batches
     steady: Callable[[], float] = time.monotonic  # clock that nobody sets
 
@@ -310,7 +310,7 @@ class Query:
 
     @property
     def move_refusal(self) -> str:
-        interval, least = self._usual_interval, self._with.least_interval
+        interval, least = self._usual_interval, self._with.least_interval()
         if not interval < least:
             return ""
         return (
