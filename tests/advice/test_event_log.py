@@ -291,6 +291,15 @@ def test_applications_in_one_file_count_one_after_the_other(early, tmp_path):
     assert application.unknown == ["the applications apart: the file holds 2, one after the other"]
 
 
+def test_drivers_of_two_applications_stay_drivers(tmp_path):
+    first, second = log_of(*[100] * 12, executors=()), LogOf(())
+    for event in second.events[2:]:
+        event["Timestamp"] += 1_000_000
+    second.batch(Query(), 12, 1120.0, 100, [Stage([0.5], 100)])
+    (tmp_path / "log").write_text("\n".join(first.lines() + second.lines()))
+    assert [each.id for each in read_source(str(tmp_path / "log")).working] == ["driver", "driver"]
+
+
 LOG4J = "26/01/01 10:00:00 INFO MicroBatchExecution: "
 FORMS = {
     "over several lines": lambda lines: "\n".join(json.dumps(each, indent=2) for each in lines),

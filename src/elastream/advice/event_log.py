@@ -179,8 +179,13 @@ class EventLog:
             by_id.clear()
 
     def _rename(self, id: str) -> None:
-        executors = self.application.executors
-        executors[f"{id} of application {self._applications}"] = executors.pop(id)
+        executors, name = self.application.executors, f"{id} of application {self._applications}"
+        executors[name] = executors.pop(id)
+        if id != "driver":  # this name tells a driver
+            executors[name].id = name
+        for seconds in self._shuffled.values():
+            if id in seconds:
+                seconds[name] = seconds.pop(id)
 
     def _application_end(self, line: bytes) -> None:
         self.application.ended = MILLI * json.loads(line)["Timestamp"]
