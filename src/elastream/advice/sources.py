@@ -10,6 +10,7 @@ import re
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, TypeAlias
@@ -58,14 +59,15 @@ def lines_of(source: LogPath) -> Iterator[bytes]:
     Raises:
         InputError: There is no such file, no log in the folder, or no way to decompress it.
     """
-    for part in parts_of(source):
-        yield from _lines(_decompressed(part))
+    with ExitStack() as opened:
+        for part in _parts_of(source, opened):
+            yield from _lines(_decompressed(part))
 
 
-def parts_of(source: LogPath) -> list[LogPath]:
+def _parts_of(source: LogPath, opened: ExitStack) -> list[LogPath]:
     """Return the files of a log in order. Raises InputError if there are none."""
     if source.is_file():
-        return [source] if isinstance(source, zipfile.Path) else _unzipped(source)
+        return [source] if isinstance(source, zipfile.Path) else _unzipped(source, opened)
     if not source.is_dir():
         raise InputError(f"there is no file or folder {source}")
     names = sorted(each.name for each in source.iterdir())
@@ -76,7 +78,7 @@ def parts_of(source: LogPath) -> list[LogPath]:
     if not numbered:
         names = [each for each in names if not each.startswith(("appstatus_", "."))]
         if len(names) == 1:
-            return parts_of(source / names[0])
+            return _parts_of(source / names[0], opened)
         hint = f"give one of what it holds, such as {names[-1]}" if names else "it is empty"
         raise InputError(f"{source} is not the log of one application: {hint}")
     compact = max((number for number, name in numbered if name.endswith(".compact")), default=0)
@@ -85,12 +87,12 @@ def parts_of(source: LogPath) -> list[LogPath]:
     ] or [source / name for _, name in numbered]
 
 
-def _unzipped(source: LogPath) -> list[LogPath]:
+def _unzipped(source: LogPath, opened: ExitStack) -> list[LogPath]:
     with source.open("rb") as file:
         if file.read(len(ZIP)) != ZIP:
             return [source]
     try:
-        return parts_of(zipfile.Path(zipfile.ZipFile(source.open("rb"))))
+        return _parts_of(zipfile.Path(zipfile.ZipFile(opened.enter_context(source.open("rb")))), opened)
     except DAMAGE as error:
         raise InputError(f"{source} cannot be read: {error}") from None
 
