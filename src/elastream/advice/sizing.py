@@ -260,7 +260,7 @@ def _calibrated(application: Application, target: float, limits: dict[str, float
 
 
 def _unknown(query: LoggedQuery, warm: Sequence[LoggedBatch], model: BatchModel) -> Iterator[str]:
-    """Yield what the log does not tell about a modelled query."""
+    """Yield what is unknown of a modelled query."""
     if len(query.warm) > PREDICTED:
         yield f"sizes over all of {query.name}: they are those of its newest {PREDICTED:,} batches"
     if not model.of_tasks:

@@ -57,7 +57,7 @@ def lines_of(source: LogPath) -> Iterator[bytes]:
     """Yield the lines of a log file, or of all parts of a rolled one.
 
     Raises:
-        InputError: There is no such file, no log in the folder, or no way to decompress it.
+        InputError: There is no such file, no log in the folder, or no codec for it.
     """
     with ExitStack() as opened:
         for part in _parts_of(source, opened):
@@ -192,7 +192,7 @@ def read_source(source: str) -> Application:
     """Read an application from a file, a folder, or an address of Spark or Prometheus.
 
     Raises:
-        InputError: It cannot be read, is something else, or has no query with a finished batch.
+        InputError: It cannot be read, or has no finished batch.
     """
     application = _read_address(source) if source.lower().startswith(WEB) else _read_files(source)
     _check(application)
