@@ -73,7 +73,7 @@ def find(report: Report, quick: bool) -> None:
             false += not planted and bool(there)
     number = 2 if quick else len(FAULTS)
     report.at_least("share of planted faults that are found", found / number, 0.9)
-    report.at_most("jobs without a fault that have findings", false, 2)
+    report.at_most("jobs without a fault that have findings", false, 2)  # was 0 of 17; the issue asks for 2 of 40
 
 
 def predict(report: Report, quick: bool) -> None:

@@ -11,7 +11,7 @@ from elastream.advice.advice import advise
 from elastream.advice.application import Application
 from elastream.advice.event_log import EventLog
 from elastream.advice.findings import Sureness, findings_of
-from support.event_logs import LogOf, Query, Stage, iso
+from support.event_logs import LogOf, Query, Stage, iso, only_query
 
 QUERY = Query()
 KAFKA = Query(source="KafkaV2[Subscribe[t]]")
@@ -481,6 +481,22 @@ def test_state_on_one_of_four_executors_is_found():
     (finding,) = findings_of(read(log), 10.0)
     assert "3 executors of 4 did less than 10% of the mean work" in finding.evidence
     assert "so that its state spreads" in finding.change
+
+
+def test_executors_of_two_applications_with_one_number_are_two():
+    first, second = job(lambda n, rows: [Stage([2.0] * 4, rows, shuffled=True)], state=lambda n: 500), LogOf()
+    for event in second.events[2:]:
+        event["Timestamp"] += 300_000
+    for number in range(40, 46):
+        second.batch(QUERY, number, 5.0 * number + 100, 100, [Stage([0.1] * 2, 100, shuffled=True)], state=500)
+    first.events += second.events
+    application = read(first)
+    assert only_query(application).shuffled == {
+        "0 of application 1": pytest.approx(160.0),
+        "1 of application 1": pytest.approx(160.0),
+        "0": pytest.approx(1.2),
+    }
+    assert findings_of(application, 10.0) == ()
 
 
 def of_state(on, partitions=4, seconds=1.0):

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from elastream.advice.advice import Advice
 from elastream.advice.application import Executor, LoggedBatch, LoggedQuery, Stage
 from elastream.advice.event_log import EventLog
 from elastream.advice.service import Arrivals, BatchModel, Latency, cross_validated
-from elastream.advice.sizing import size
+from elastream.advice.sizing import longest_trigger, size
 from elastream.advice.sources import read_source
 from elastream.core.lateness import StageTimes
 from support.event_logs import LogOf, Query, only_query
@@ -160,6 +161,20 @@ def test_trigger_and_partitions_are_advised_for_the_fixed_fleet():
     fixed, by_records = DRIVER + A_BATCH / slots, A_RECORD * 204 / slots
     assert settings.trigger == pytest.approx(0.9 * (10.0 - fixed) / (1 + by_records), rel=0.05)
     assert settings.partitions == 0  # it has no shuffle
+
+
+@pytest.mark.parametrize(
+    ("fixed", "by_records", "trigger"), [(2.0, 0.2, 6.0), (6.0, 0.8, math.nan), (0.0, 1.0, math.nan), (12.0, 0.0, math.nan)]
+)
+def test_trigger_is_advised_if_batches_keep_it(fixed, by_records, trigger):
+    assert longest_trigger(10.0, fixed, by_records) == pytest.approx(trigger, nan_ok=True)
+
+
+def test_table_says_if_no_trigger_keeps_the_target():
+    application = logged(1)
+    sizing = size(application, 0.1, math.nan, {})
+    rows = [row for table in Advice(application, 0.1, False, math.nan, (), sizing).tables() for row in table.rows]
+    assert any("none keeps the target" in row for row in rows)
 
 
 @pytest.mark.parametrize("target", [0.1, 10.0])

@@ -291,6 +291,15 @@ def test_applications_in_one_file_count_one_after_the_other(early, tmp_path):
     assert application.unknown == ["the applications apart: the file holds 2, one after the other"]
 
 
+def test_drivers_of_two_applications_stay_drivers(tmp_path):
+    first, second = log_of(*[100] * 12, executors=()), LogOf(())
+    for event in second.events[2:]:
+        event["Timestamp"] += 1_000_000
+    second.batch(Query(), 12, 1120.0, 100, [Stage([0.5], 100)])
+    (tmp_path / "log").write_text("\n".join(first.lines() + second.lines()))
+    assert [each.id for each in read_source(str(tmp_path / "log")).working] == ["driver", "driver"]
+
+
 LOG4J = "26/01/01 10:00:00 INFO MicroBatchExecution: "
 FORMS = {
     "over several lines": lambda lines: "\n".join(json.dumps(each, indent=2) for each in lines),
@@ -306,6 +315,17 @@ FORMS = {
     ),
     "one line each of a driver's log": lambda lines: "\n".join(
         f"{LOG4J}Streaming query made progress: {json.dumps(each)}" for each in lines
+    ),
+    "text after each": lambda lines: "\n".join(f"{LOG4J}{json.dumps(each)} (query q)" for each in lines),
+    "coloured": lambda lines: "\n".join(f"\x1b[32m{LOG4J}{json.dumps(each, indent=2)}\x1b[0m" for each in lines),
+    "quoted": lambda lines: "\n".join(f"'{json.dumps(each)}'" for each in lines),
+    "other JSON between": lambda lines: "\n".join(
+        f'{json.dumps(each)}\n{LOG4J}{{"progress": 0.5}}\n{LOG4J}{{"a": {{"b": 1}}\n{LOG4J}{{"a" -> 1}}' for each in lines
+    ),
+    "a structured log": lambda lines: "\n".join(
+        json.dumps({"level": "INFO", "msg": f"Streaming query made progress: {json.dumps(each, indent=2)}"})
+        + '\n{"level":"INFO","msg":"Committed {offsets}","context":{"batch_id":"1"}}'
+        for each in lines
     ),
 }
 
@@ -324,6 +344,14 @@ def test_torn_progress_over_several_lines_is_skipped(tmp_path):
     application = read_source(str(tmp_path / "log"))
     assert len(only_query(application).batches) == 3
     assert application.unreadable >= 3
+
+
+def test_torn_progress_is_counted_in_a_structured_log_too(tmp_path):
+    texts = [json.dumps(progress(Query(), number, 10.0 * number, 1.0, 50), indent=2) for number in range(3)]
+    texts[1] = texts[1][:300]
+    (tmp_path / "log").write_text("\n".join(json.dumps({"level": "INFO", "msg": text}) for text in texts))
+    application = read_source(str(tmp_path / "log"))
+    assert (len(only_query(application).batches), application.unreadable) == (2, 1)
 
 
 ORDERS = [reversed, lambda lines: random.Random(1).sample(lines, len(lines)), lambda lines: 2 * lines]

@@ -1,8 +1,10 @@
 """Logs as Spark writes them: plain, rolled, compressed, and cut off."""
 
+import gc
 import gzip
 import struct
 import zipfile
+from contextlib import nullcontext
 
 import pyarrow as pa
 import pytest
@@ -122,6 +124,18 @@ def test_zip_of_the_history_server_is_read(names, tmp_path):
     log.write_bytes(log.read_bytes()[:-30])
     with pytest.raises(InputError, match="zip cannot be read: File is not a zip file"):
         list(lines_of(log))
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_zip_is_closed(torn, tmp_path, recwarn):
+    log = tmp_path / "app-1.zip"
+    with zipfile.ZipFile(log, "w") as archive:
+        archive.writestr("app-1", CONTENT)
+    log.write_bytes(log.read_bytes()[: -30 if torn else None])
+    with pytest.raises(InputError) if torn else nullcontext():
+        list(lines_of(log))
+    gc.collect()
+    assert [each.category for each in recwarn] == []
 
 
 def test_damaged_length_of_a_snappy_block_asks_for_no_memory(tmp_path):

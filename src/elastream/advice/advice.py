@@ -134,7 +134,7 @@ def advise(source: str, target: float | None = None, price: float = NAN, cores: 
         cores: Of all tasks, if the source does not tell them.
 
     Raises:
-        InputError: The source cannot be read, or has no query with a finished batch.
+        InputError: The source cannot be read, or has no finished batch.
     """
     application = read_source(source)
     if cores is not None:
@@ -214,7 +214,12 @@ def _settings_table(advice: Advice) -> Table:
     sizing = advice.sizing
     fleet = "the fixed fleet" if sizing.fixed else _hosts(sizing, sizing.curve[-1].hosts)
     rows = (
-        (each.query, amount(each.partitions or NAN), duration_text(each.trigger), amount(each.batch_rows // 1))
+        (
+            each.query,
+            amount(each.partitions or NAN),
+            "none keeps the target" if math.isnan(each.trigger) else duration_text(each.trigger),
+            amount(each.batch_rows // 1),
+        )
         for each in sizing.settings
     )
     header = ("query", "shuffle partitions", "trigger, at most", "records a batch, at most (maxOffsetsPerTrigger)")

@@ -251,7 +251,7 @@ class Application:
 
     Attributes:
         others: Spans of jobs of no query (epoch seconds), by their ends.
-        unreadable: Lines that are no JSON.
+        unreadable: Lines that cannot be read.
         target: Its own target latency (seconds), if known.
         continuous: True if a query has epochs in place of micro-batches.
         remarks: Remarks of Elastream with their share of the decisions.

@@ -102,7 +102,7 @@ class EventLog:
         }
 
     def read(self, lines: Iterable[bytes]) -> Application:
-        """Read all lines; one that is torn or of another form is counted and skipped."""
+        """Read all lines; count and skip malformed ones."""
         for line in lines:
             match = EVENT.match(line)
             if match is None:
@@ -142,17 +142,17 @@ class EventLog:
                 query.add(LoggedBatch(number, begun, ended - begun, rows, stages=stages))
 
     def _add_cores(self) -> None:
-        executors, named = self.application.executors, self.application.settings.get("spark.executor.cores", "")
+        executors, setting = self.application.executors, self.application.settings.get("spark.executor.cores", "")
         silent = [id for id, each in executors.items() if math.isnan(each.cores)]
         others = [each.cores for each in executors.values() if not math.isnan(each.cores)]
-        cores = float(named) if named.isdecimal() else statistics.median_low(others or [0.0])
+        cores = float(setting) if setting.isdecimal() else statistics.median_low(others or [0.0])
         if not 1 <= cores < MOST_CORES:  # unknown
             self.application.executors = {id: each for id, each in executors.items() if id not in silent}
         elif silent:
             for id in silent:
                 executors[id].cores = cores
-            came = f"when {counted(len(silent), 'executor')} came, and their cores"
-            self.application.unknown.append(f"{came}: they count from their first tasks, with {cores:g} cores each")
+            text = f"when {counted(len(silent), 'executor')} came, and their cores"
+            self.application.unknown.append(f"{text}: they count from their first tasks, with {cores:g} cores each")
 
     def _log_start(self, line: bytes) -> None:
         self.application.version = str(json.loads(line)["Spark Version"])
@@ -179,8 +179,13 @@ class EventLog:
             by_id.clear()
 
     def _rename(self, id: str) -> None:
-        executors = self.application.executors
-        executors[f"{id} of application {self._applications}"] = executors.pop(id)
+        executors, name = self.application.executors, f"{id} of application {self._applications}"
+        executors[name] = executors.pop(id)
+        if id != "driver":  # this name tells a driver
+            executors[name].id = name
+        for seconds in self._shuffled.values():
+            if id in seconds:
+                seconds[name] = seconds.pop(id)
 
     def _application_end(self, line: bytes) -> None:
         self.application.ended = MILLI * json.loads(line)["Timestamp"]

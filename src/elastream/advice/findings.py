@@ -177,7 +177,7 @@ def limit_of(query: LoggedQuery) -> tuple[str, float, str]:
 
 
 def _most_of_full(query: LoggedQuery, least: int) -> float:
-    """Return the most records of a batch if a limit fills at least `least` while more wait; else 0."""
+    """Return the most records of a batch if a limit fills most batches while more wait; 0 for fewer than `least`."""
     batches = [batch for batch in query.batches if batch.rows > 0]  # a limit fills cold ones too
     waiting = [batch for batch in batches if batch.behind > BEHIND * batch.rows]
     if len(batches) < least or len(waiting) < LIMITED * len(batches):
@@ -465,11 +465,11 @@ def _partitions(application: Application, query: LoggedQuery, warm: Sequence[Log
 def _state(application: Application, query: LoggedQuery, warm: Sequence[LoggedBatch]) -> Iterator[Finding]:
     if not (stateful := _growing_state(query)):
         return
-    size = f"{amount(stateful[0].state)} to {amount(stateful[-1].state)} rows in {format_duration(_lasts(stateful))}"
+    size = f"{amount(stateful[0].state)} to {amount(stateful[-1].state)} rows in {format_duration(_duration_of(stateful))}"
     if all(math.isnan(batch.watermark) for batch in stateful):
         evidence = f"the state of {query.name} grew from {size}, and no watermark ends it"
         yield Finding(query.name, "state", evidence, _end_of_state(query)[0], Sureness.HIGH)
-    elif not _removes(stateful) and _lasts(stateful) > _kept(query, stateful):
+    elif not _removes(stateful) and _duration_of(stateful) > _removal_delay(query, stateful):
         evidence = f"the state of {query.name} grew from {size}, and its watermark removed nothing"
         yield Finding(query.name, "state", evidence, _end_of_state(query)[1])
 
@@ -478,7 +478,7 @@ def may_end_state(query: LoggedQuery) -> bool:
     """Return True if a watermark may still end the growing state."""
     stateful = _growing_state(query)
     watermark = any(not math.isnan(batch.watermark) for batch in stateful)
-    return watermark and not _removes(stateful) and not _lasts(stateful) > _kept(query, stateful)
+    return watermark and not _removes(stateful) and not _duration_of(stateful) > _removal_delay(query, stateful)
 
 
 def _growing_state(query: LoggedQuery) -> list[LoggedBatch]:
@@ -491,7 +491,7 @@ def _growing_state(query: LoggedQuery) -> list[LoggedBatch]:
     return [] if grows < STATE_ADDS * (len(stateful) - 1) or gain < STATE_LAST_THIRD * usual else stateful
 
 
-def _lasts(batches: Sequence[LoggedBatch]) -> float:
+def _duration_of(batches: Sequence[LoggedBatch]) -> float:
     return batches[-1].end - batches[0].start
 
 
@@ -499,7 +499,7 @@ def _removes(stateful: Sequence[LoggedBatch]) -> bool:
     return any(batch.removed for batch in stateful)
 
 
-def _kept(query: LoggedQuery, stateful: Sequence[LoggedBatch]) -> float:
+def _removal_delay(query: LoggedQuery, stateful: Sequence[LoggedBatch]) -> float:
     """Return seconds until a watermark removes rows; NaN if unknown."""
     delays = [delay for batch in stateful if (delay := batch.newest - batch.watermark) >= 0]  # NaN is not
     operator = query.stateful.lower()

@@ -189,13 +189,14 @@ def partitions_on(slots: float) -> int:
 
 
 def longest_trigger(target: float, fixed: float, by_records: float) -> float:
-    """Return the longest interval (seconds) that keeps the target.
+    """Return the longest interval (seconds) that keeps the target and no batch overruns, or NaN.
 
     Args:
         fixed: Seconds of a batch without records.
         by_records: Seconds for the records of a second.
     """
-    return TRIGGER_WAIT * (target - fixed) / (1.0 + by_records)
+    interval = TRIGGER_WAIT * (target - fixed) / (1.0 + by_records)
+    return interval if fixed < interval * (1.0 - by_records) else NAN
 
 
 def _settings(one: _Served, target: float, slots: float) -> Settings:
@@ -207,7 +208,7 @@ def _settings(one: _Served, target: float, slots: float) -> Settings:
     return Settings(
         one.query.name,
         partitions_on(slots) if shuffles else 0,
-        longest_trigger(target, fixed, by_records) if by_records < 1 and fixed < target else NAN,
+        longest_trigger(target, fixed, by_records),
         most if 0 < most < math.inf else NAN,
     )
 
@@ -259,7 +260,7 @@ def _calibrated(application: Application, target: float, limits: dict[str, float
 
 
 def _unknown(query: LoggedQuery, warm: Sequence[LoggedBatch], model: BatchModel) -> Iterator[str]:
-    """Yield what the log does not tell about a modelled query."""
+    """Yield what is unknown of a modelled query."""
     if len(query.warm) > PREDICTED:
         yield f"sizes over all of {query.name}: they are those of its newest {PREDICTED:,} batches"
     if not model.of_tasks:

@@ -9,7 +9,8 @@ import math
 import re
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, TypeAlias
@@ -21,7 +22,7 @@ import pyarrow as pa
 from elastream.advice import prometheus, spark_page
 from elastream.advice.application import Application, Executor, LoggedBatch, LoggedQuery
 from elastream.advice.event_log import EVENT, EventLog
-from elastream.advice.progress import MALFORMED, ProgressReader, json_of
+from elastream.advice.progress import MALFORMED, ProgressReader
 from elastream.advice.web import WEB, NoSuchPage, Site
 from elastream.core.decision import often_said
 from elastream.core.metrics import Metric
@@ -48,24 +49,25 @@ PART = re.compile(r"events_(\d+)_.*")
 # Databricks names parts by their dates, and the one that is written without.
 LAST_OF_DATABRICKS = "eventlog"
 JSON = json.JSONDecoder()
-# Beginning of an object, and the most characters of one over several lines.
-TEXT_OF_JSON, LONGEST_PROGRESS = re.compile(r'\{\s*"'), 1 << 20
+# Field of progress, also in quoted JSON, and the most characters of one over several lines.
+BATCH_ID, LONGEST_PROGRESS = re.compile(r'"batchId\\*"\s*:'), 1 << 20
 
 
 def lines_of(source: LogPath) -> Iterator[bytes]:
     """Yield the lines of a log file, or of all parts of a rolled one.
 
     Raises:
-        InputError: There is no such file, no log in the folder, or no way to decompress it.
+        InputError: There is no such file, no log in the folder, or no codec for it.
     """
-    for part in parts_of(source):
-        yield from _lines(_decompressed(part))
+    with ExitStack() as opened:
+        for part in _parts_of(source, opened):
+            yield from _lines(_decompressed(part))
 
 
-def parts_of(source: LogPath) -> list[LogPath]:
+def _parts_of(source: LogPath, opened: ExitStack) -> list[LogPath]:
     """Return the files of a log in order. Raises InputError if there are none."""
     if source.is_file():
-        return [source] if isinstance(source, zipfile.Path) else _unzipped(source)
+        return [source] if isinstance(source, zipfile.Path) else _unzipped(source, opened)
     if not source.is_dir():
         raise InputError(f"there is no file or folder {source}")
     names = sorted(each.name for each in source.iterdir())
@@ -76,7 +78,7 @@ def parts_of(source: LogPath) -> list[LogPath]:
     if not numbered:
         names = [each for each in names if not each.startswith(("appstatus_", "."))]
         if len(names) == 1:
-            return parts_of(source / names[0])
+            return _parts_of(source / names[0], opened)
         hint = f"give one of what it holds, such as {names[-1]}" if names else "it is empty"
         raise InputError(f"{source} is not the log of one application: {hint}")
     compact = max((number for number, name in numbered if name.endswith(".compact")), default=0)
@@ -85,12 +87,12 @@ def parts_of(source: LogPath) -> list[LogPath]:
     ] or [source / name for _, name in numbered]
 
 
-def _unzipped(source: LogPath) -> list[LogPath]:
+def _unzipped(source: LogPath, opened: ExitStack) -> list[LogPath]:
     with source.open("rb") as file:
         if file.read(len(ZIP)) != ZIP:
             return [source]
     try:
-        return parts_of(zipfile.Path(zipfile.ZipFile(source.open("rb"))))
+        return _parts_of(zipfile.Path(zipfile.ZipFile(opened.enter_context(source.open("rb")))), opened)
     except DAMAGE as error:
         raise InputError(f"{source} cannot be read: {error}") from None
 
@@ -190,7 +192,7 @@ def read_source(source: str) -> Application:
     """Read an application from a file, a folder, or an address of Spark or Prometheus.
 
     Raises:
-        InputError: It cannot be read, is something else, or has no query with a finished batch.
+        InputError: It cannot be read, or has no finished batch.
     """
     application = _read_address(source) if source.lower().startswith(WEB) else _read_files(source)
     _check(application)
@@ -249,7 +251,7 @@ def _read_progress(source: str, lines: Iterable[bytes]) -> Application:
         unreadable = torn
         for each in objects:
             try:
-                reader.read(json_of(each.get("progress", each)))
+                reader.read(each)
             except MALFORMED as error:
                 first, unreadable = first or _why(error), True
         application.unreadable += unreadable
@@ -264,31 +266,44 @@ def _read_progress(source: str, lines: Iterable[bytes]) -> Application:
 
 
 def _objects(lines: Iterable[bytes]) -> Iterator[tuple[list[Any], bool]]:
-    """Yield the JSON objects that end in a line, and if one is torn."""
+    """Yield the progress that ends in a line, and if some is torn."""
     text = ""
     for line in lines:
-        if not text and b"{" not in line:
+        if not text and b"{" not in line and b'"batchId"' not in line:
             continue
         text += line.decode(errors="replace") + "\n"
         long = len(text) > LONGEST_PROGRESS
-        if not long and not line.rstrip(b" \t\r,]").endswith(b"}"):
+        if not long and b"}" not in line:
             continue
-        objects, torn, at = list[Any](), False, 0
+        objects, torn, begin, at = list[Any](), False, 0, 0
         while (at := text.find("{", at)) >= 0:
             try:
-                each, at = JSON.raw_decode(text, at)
-                objects.append(each)
+                each, end = JSON.raw_decode(text, at)
+                if progress := _progress_in(each):
+                    torn |= BATCH_ID.search(text, begin, at) is not None
+                    objects += progress
+                    begin = end
+                at = end
             except RecursionError:
                 torn, text = True, ""
             except ValueError as error:
                 if isinstance(error, json.JSONDecodeError) and not text[error.pos + 1 :].strip() and not long:
                     break  # it may go on
-                torn |= TEXT_OF_JSON.match(text, at) is not None
                 at += 1
-        text = text[at:] if at >= 0 else ""
+        at = len(text) if at < 0 else at
+        torn |= BATCH_ID.search(text, begin, at) is not None
+        text = text[at:]
         yield objects, torn
-    if TEXT_OF_JSON.match(text):
+    if BATCH_ID.search(text):
         yield [], True
+
+
+def _progress_in(each: Mapping[str, Any]) -> list[Any]:
+    """Return the progress that an object is, wraps, or has in its message."""
+    inner = each.get("progress", each.get("msg"))
+    if isinstance(inner, str):
+        return [progress for objects, _ in _objects([inner.encode(errors="replace")]) for progress in objects]
+    return [inner] if isinstance(inner, dict) else [each] if "batchId" in each else []
 
 
 def _why(error: Exception) -> str:
