@@ -38,7 +38,7 @@ class Machine:
     context = None
 
     def __init__(self):
-        self.now, self.set_by, self.ended, self.began, self.silent = 0.0, 0.0, [], None, False
+        self.now, self.set_by, self.ended, self.began, self.silent, self.fails = 0.0, 0.0, [], None, False, False
 
     def wall(self):
         return EPOCH + self.now + self.set_by
@@ -54,6 +54,8 @@ class Machine:
         if method == "state":
             return []
         assert method == "batches"
+        if self.fails:
+            raise ValueError("no answer")
         told = [] if self.silent else self.ended
         at = [line(n, s - EPOCH, took, source({"n": 0}, {"n": ROWS}, ROWS)) for n, s, took in told if n > seen]
         doing = (
@@ -141,6 +143,46 @@ def test_setting_the_clock_leases_nothing_and_keeps_rates_honest(step, target):
         assert math.isnan(latency) or 0 <= latency < 60
     last = seen[-1][0].application.value("queries", Metric.THROUGHPUT)
     assert last == pytest.approx(ROWS / EVERY, rel=0.3), "and known again"
+
+
+def test_clock_set_before_a_look_that_fails_is_noticed_all_the_same():
+    watched = Session(20.0)
+    watched.run(300)
+    machine = watched.machine
+    machine.set_by, machine.fails = 3600.0, True
+    machine.now += 5.0
+    with pytest.raises(ValueError, match="no answer"):
+        watched.query.look()
+    machine.fails = False
+    for observation, _ in watched.run(100):
+        latency = observation.application.value("queries", Metric.LATENCY_P99)
+        assert math.isnan(latency) or 0 <= latency < 60
+    assert watched.planned == []
+
+
+def test_clock_set_in_a_look_that_fails_is_told_by_the_next():
+    watched = Session(20.0)
+    watched.run(100)
+    watched.machine.set_by, watched.machine.fails = 3600.0, True
+    with pytest.raises(ValueError, match="no answer"):
+        watched.query.look()
+    watched.machine.fails = False
+    told = []
+    for _ in range(2):
+        watched.query.look()
+        told.append(watched.query.stepped)
+    assert told == [3600.0, 0.0]
+
+
+def test_query_found_after_the_clock_was_set_tells_the_step():
+    watched = Session(20.0)
+    access = watched.query._with
+    watched.machine.set_by = 3600.0
+    found = Query(access, "id", "q")
+    found.run("run", object())
+    found.stages = {"q/count0": STAGE}
+    found.look()
+    assert found.stepped == 3600.0
 
 
 @given(steps=st.lists(st.tuples(st.integers(1, 40), st.floats(-4000, 4000)), max_size=4))

@@ -8,7 +8,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from py4j.protocol import Py4JError
@@ -68,6 +68,10 @@ class QueryAccess:
     least_interval: Callable[[], float] = lambda: 0.0  # seconds from batch to batch from which state may move
     wall: Callable[[], float] = time.time  # clock that dates batches
     steady: Callable[[], float] = time.monotonic  # clock that nobody sets
+    offset: float = field(init=False)  # of `wall` at first: a query may be found after the clock was set
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "offset", self.wall() - self.steady())
 
 
 class StatefulTasks:
@@ -121,8 +125,9 @@ class Query:
         self.stages: dict[str, StatefulStage] | None = None
         self.batches: deque[Batch] = deque(maxlen=200)
         self.status = QueryStatus()
-        self._looked, self._offset, self.stepped = 0.0, NAN, 0.0
-        self._across = self._unsure = False
+        self._looked, self.stepped = 0.0, 0.0
+        self._offset = self._with.offset
+        self._across = self._unsure = self._complete = False
         self._since: float | None = None
         self._stall = (-math.inf, 0.0)
         self._windows: dict[str, LoadWindow] = {}
@@ -184,7 +189,7 @@ class Query:
             self._find_stages()
         before, now = self.status, self._with.wall()
         self._notice_step(now)
-        self._unsure = bool(self.stepped) or self._across
+        self._unsure = self._across
         *rows, status = self._with.driver.ask("batches", self._execution, self.newest)
         self.status = read_status(status)
         self._read_batches(rows, now)
@@ -195,6 +200,7 @@ class Query:
             self._stall = now, so_far
         fresh = tuple(self.batches)[-len(rows) :] if rows else ()
         self._read_loads(fresh)
+        self._complete = True
         return fresh
 
     def _read_batches(self, rows: Sequence[Sequence[str]], now: float) -> None:
@@ -273,9 +279,12 @@ class Query:
         # Loads of partitions are unknown until two more batches have ended.
         offset = now - self._with.steady()
         step, self._offset = offset - self._offset, offset
-        self.stepped = step if abs(step) > CLOCK_STEP_S else 0.0  # NaN is no step
-        if not self.stepped:
+        untold = 0.0 if self._complete else self.stepped  # of a look that failed
+        self._complete = False
+        if not abs(step) > CLOCK_STEP_S:  # NaN is no step
+            self.stepped = untold
             return
+        self.stepped, self._across = untold + step, True
         log.warning("the machine's clock was set by %+.1f s; %s knows less until batches have ended", step, self.name)
         for number, batch in enumerate(self.batches):
             self.batches[number] = batch.shifted(step)
