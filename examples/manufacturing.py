@@ -35,9 +35,9 @@ MACHINES = steps(2, 5, 8, 5, 2, 2, every="24s")
 REPORT_OF = 16
 """OEE values in a report (the paper: 300)."""
 
-HOST = HostType("dockerhost", cores=0.33, slots=2, memory=1200, price=1, billing=Billing(30), start=12, stop=8)
-"""A twelfth of the paper's host of four cores; its billing time unit is 30 s, so that a run of minutes has several."""
-SLACK = 2
+HOST = HostType("dockerhost", cores=0.5, slots=2, memory=1200, price=1, billing=Billing(30), start=12, stop=8)
+"""An eighth of the paper's host of four cores; its billing time unit is 30 s, so that a run of minutes has several."""
+SLACK = 5
 """Table 2's durations are for single items; in micro-batches an item waits for the next batch and passes with it."""
 
 NOTICE = "kind string, machine string, number long, text string, detail string"
@@ -191,9 +191,9 @@ class Line:
         return self.machines.scaled(times / TICK)
 
 
-def dataflow(line: Line, results: Path) -> Dataflow:
+def dataflow(line: Line, results: Path, host: HostType = HOST, slack: float = SLACK) -> Dataflow:
     """Figure 1. Edges before the slow operators, O1 and O9, and those to the user are durable."""
-    flow = Dataflow("manufacturing")
+    flow, needs = Dataflow("manufacturing"), partial(needs_of, host, slack)
 
     def sensor(name, rows, schema):
         load = line.load(name)
@@ -225,13 +225,13 @@ def dataflow(line: Line, results: Path) -> Dataflow:
 KINDS = {str: "string", int: "long", float: "double"}
 
 
-def needs(operator: str) -> Mapping[str, object]:
+def needs_of(host: HostType, slack: float, operator: str) -> Mapping[str, object]:
     """Name, service level and cores of an operator, from Table 2; its shares of a core are shares of a slot here."""
     row = TABLE_2[operator]
     return {
         "name": operator,
-        "max_duration": SLACK * row.duration / 1000,
-        "cores": row.shares / SHARES_PER_CORE * HOST.cores / HOST.slots,
+        "max_duration": slack * row.duration / 1000,
+        "cores": row.shares / SHARES_PER_CORE * host.cores / host.slots,
     }
 
 
@@ -309,18 +309,18 @@ def first_of(rows, bad):
     return found
 
 
-def carry_out(policy, machines=MACHINES, results=None, host=HOST, period="6s", **options):
-    """Run the line under `policy` on one to six `host`s: its sensors' data, its results' folder, and what it came to.
+def carry_out(policy, machines=MACHINES, results=None, host=HOST, period="6s", hosts=(2, 4), slack=SLACK, **options):
+    """Run the line under `policy`: its sensors' data, its results' folder, and what it came to.
 
-    results: the folder, by default a new one. options: others of `run`. The results are not checked yet.
+    results: the folder, by default a new one. hosts: fewest and most. options: others of `run`. Not checked yet.
     """
     if missing := needs_tesseract():
         raise EnvironmentProblem(missing)
     results, line = results or Path(tempfile.mkdtemp(prefix="manufacturing-")), Line.of(machines)
     result = run(
-        dataflow(line, results),
+        dataflow(line, results, host, slack),
         policy=policy,
-        cloud=Local(host, min_hosts=1, max_hosts=6),
+        cloud=Local(host, min_hosts=hosts[0], max_hosts=hosts[1]),
         target_latency="7.5s",
         state_partitions=2,
         period=period,
