@@ -116,3 +116,14 @@ def test_an_impossible_cpu_counter_makes_its_differences_unknown(leases, odd):
     assert math.isnan(seen[2])
     assert math.isnan(seen[4])
     assert math.isnan(seen[3]) or seen[3] == 0.0  # a counter that stands still
+
+
+def test_counter_that_stood_still_spreads_its_growth_over_that_time(leases):
+    running = {name: lease.to(HostState.STARTING, 0).to(HostState.RUNNING, 0) for name, lease in leases.items()}
+    watch, seen = HostCpuUsage(), []
+    for now in range(90):
+        seconds = 0.5 * (10 if 10 < now < 80 else now)
+        frame = host_frame(running, {}, Frame(), {"h1": HostUsage(cpu_seconds=seconds)}, float(now), watch)
+        seen.append(frame.value("h1", Metric.CPU))
+    assert np.nanmax(seen) == pytest.approx(0.5)
+    assert seen[-1] == pytest.approx(0.5)

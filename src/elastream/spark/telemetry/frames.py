@@ -89,6 +89,8 @@ class HostCpuUsage:
 
     def _cpu_of(self, lease: Lease, seconds: float, now: float, span: tuple[float, float], share: float) -> float:
         samples = self._cpu.setdefault(lease.host, deque())
+        if len(samples) > 1 and samples[-1][1] == samples[-2][1]:
+            samples.pop()  # an old reading came again: what is used meanwhile belongs to the whole time
         if not self._possible(samples, now, seconds, lease.type.cores):
             samples.clear()
         if 0 <= seconds < math.inf:
