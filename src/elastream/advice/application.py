@@ -143,7 +143,7 @@ class LoggedQuery:
     shuffled: Mapping[str, float] = field(default_factory=dict)
 
     def end(self) -> None:
-        """End a run between two batches."""
+        """Note the end of a run, if it came soon after a batch."""
         if self.batches and self.idle <= self.batches[-1].end + BOUNDED_IDLE_S:
             self.ends.add(self.batches[-1].end)
 
@@ -184,7 +184,7 @@ class LoggedQuery:
 
     @cached_property
     def waiting_files(self) -> float:
-        """Files that usually wait, with unknown records."""
+        """Usual number of waiting files, if their records are unknown."""
         reports = [batch for batch in self.batches if batch.files_behind >= 0]
         return statistics.median([0.0 if each.behind >= 0 else each.files_behind for each in reports] or [0.0])
 

@@ -108,7 +108,7 @@ class SparkScenario:
 
 
 class FromOne(E2df):
-    """E2DF that begins with one instance of the source, as the paper does; Spark begins with one a slot."""
+    """E2DF that begins with one instance of the source, as in the paper, instead of one per slot."""
 
     def plan(self, observation: Observation, memory: E2dfMemory | None = None) -> Plan:
         plan = super().plan(observation, memory)
