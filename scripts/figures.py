@@ -188,7 +188,7 @@ AREAS = (
             "resilience-spark-skew recovery", "wrong counts, restarts, failed parts", "counts|restarts$|parts", runs="all"),
     )),
     Area("The papers' policies on Spark",
-         "Hosts of 0.3 to 0.4 cores; the first four measured before published rules were judged.", (
+         "Hosts of 0.3 to 0.4 cores; the first four predate published rules.", (
         Row("visp-spark", "compliance above the baseline's, points", "compliance",
             "batches report late, queues early", ("figures", "pairs")),
         Row("visp-spark", "cost below the baseline's", "cost", "late leases cause penalties", ("figures", "pairs")),
@@ -283,8 +283,8 @@ AREAS = (
         Row("promise", "by the hour: cost over a fixed peak's", "cost", runs="12"),
         Row("liveness", "random cases; silent overloaded rounds; metric unknown; other broken", "",
             "mostly under `btu`", ("figures", "cases")),
-        Row("faults", "schedules that broke rules; faults; minutes; planted defects caught", runs=("figures",
-            "seeds")),
+        Row("faults", "schedules breaking rules; faults; minutes; planted defects caught",
+            "", "beside others", ("figures", "seeds")),
         Row("autopilot-skew", "busiest executor over best packing", runs="60"),
         Row("freshness", "records within 10 min", "records", runs="10"),
         Row("freshness", "cost over staying", "cost", runs="10"),
