@@ -69,12 +69,18 @@ def test_folder_with_braces_is_looked_at(tmp_path):
     assert watch.look().waiting == 10
 
 
-def test_file_that_a_run_passed_over_waits_no_more_until_it_changes(tmp_path):
-    files = folder_of(tmp_path, old=10, new=20)
-    os.utime(files["old"], (0.5, 0.5))
+def in_a_run(tmp_path, **sizes):
+    """Return files and their watch after a run has begun. The first file was modified long ago."""
+    files = folder_of(tmp_path, **sizes)
+    os.utime(next(iter(files.values())), (0.5, 0.5))
     watch = FileWatch(SourceSpec("files", str(tmp_path / "in"), str(tmp_path / "cp")))
     watch.look()
     watch.begin_run()
+    return files, watch
+
+
+def test_file_that_a_run_passed_over_waits_no_more_until_it_changes(tmp_path):
+    files, watch = in_a_run(tmp_path, old=10, new=20)
     (tmp_path / "in" / "later").write_bytes(b"x")
     entry(tmp_path / "cp", 0, [files["new"]])  # its modification is after that of the old one
     commit(tmp_path / "cp", 0, {"logOffset": 0})
@@ -88,11 +94,7 @@ def test_file_that_a_run_passed_over_waits_no_more_until_it_changes(tmp_path):
 
 
 def test_files_that_a_job_left_when_it_ended_early_go_on_waiting(tmp_path):
-    files = folder_of(tmp_path, first=10, second=20)
-    os.utime(files["first"], (0.5, 0.5))
-    watch = FileWatch(SourceSpec("files", str(tmp_path / "in"), str(tmp_path / "cp")))
-    watch.look()
-    watch.begin_run()
+    files, watch = in_a_run(tmp_path, first=10, second=20)
     entry(tmp_path / "cp", 0, [files["first"]])
     commit(tmp_path / "cp", 0, {"logOffset": 0})
     assert watch.end_run() == ""

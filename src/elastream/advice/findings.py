@@ -693,10 +693,9 @@ def _of_executors(application: Application) -> Iterator[Finding]:
         return
     wait = format_duration(application.time("spark.locality.wait", "3s"))
     change = "restart the query so that its state spreads, or a shorter spark.locality.wait; Autopilot moves state"
-    mean, widest = (
-        statistics.mean(loads.values()),
-        [max(s.times.tasks for s in b.stages) for query in application.queries.values() for b in query.warm if b.stages],
-    )
+    mean = statistics.mean(loads.values())
+    batches = [batch for query in application.queries.values() for batch in query.warm if batch.stages]
+    widest = [max(stage.times.tasks for stage in batch.stages) for batch in batches]
     idle = [id for id, load in loads.items() if load < IDLE_PART * mean]
     if idle and widest and statistics.median(widest) >= application.slots(ended) and max(loads.values()) > LOADED_PART:
         evidence = (

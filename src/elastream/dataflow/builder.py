@@ -156,7 +156,7 @@ def expressions_of(operator: str, columns: Mapping[str, Expression]) -> dict[str
 
 
 def fields_of(needs: Needs) -> dict[str, Any]:
-    """Return the fields of an `Operator` for `needs`, or raise DataflowError."""
+    """Return an `Operator`'s fields from keywords such as `memory`. Raises DataflowError."""
     for name in needs:
         if name not in Needs.__annotations__:
             raise DataflowError(f"an operator has no {name!r}; {_hint(name)}")

@@ -189,9 +189,10 @@ def shared_workers(heavy: Sequence[int], cluster: Cluster) -> int:
 
 @lru_cache
 def heavy_sets(cluster: Cluster, size: int, block: int, count: int) -> tuple[tuple[int, ...], ...]:
-    """Draw `count` sets of `size` tasks of Bolt 1 for a block, stratified by `shared_workers`.
+    """Draw `count` sets of `size` heavy tasks of Bolt 1 for a block.
 
-    Systematic sampling lowers the variance of a block's mean. Sets too many to list are drawn freely.
+    Sets are ranked by `shared_workers` and taken at even distances, so that block means vary less; at random if they are
+    too many to list.
     """
     random, tasks = np.random.default_rng([block, cluster.first, size]), cluster.first
     if math.comb(tasks, size) > MOST_SETS:

@@ -101,7 +101,7 @@ class Site:
 
 
 def settings_of(assumptions: CloudAssumptions, *, varies: bool, seed: int) -> Settings:
-    """Return settings of a plant. varies: host speeds walk, and links are as in section 1.3."""
+    """Return settings of a plant. varies: speeds of hosts and links change, as in section 1.3."""
     fixed = Settings(monitor=MONITOR, travel=Travel.COHORTS, start_cached=assumptions.instance)
     if not varies:
         return fixed

@@ -452,7 +452,7 @@ class Centralised(ValueCost):
 
 
 def search_result(request: SearchRequest, deployment: Deployment, own: Any = None) -> SearchResult:
-    """Return a search result with predicted throughput and value, and a remark on a missed goal."""
+    """Return the result: `deployment`, its predicted throughput and value, and a remark if it misses the goal."""
     problem, conditions = request.situation.problem, request.situation.conditions
     before, then = (score(problem, each, conditions) for each in (request.situation.deployment, deployment))
     why = f"relative throughput {before.mean:.2f}, {then.mean:.2f} as planned"

@@ -118,7 +118,7 @@ class ClusterWatch:
         self._lock = threading.Lock()
 
     def notices(self) -> Mapping[str, tuple[float, str]]:
-        """Return time (epoch seconds) and reason by executor; refresh an old answer in the background."""
+        """Return by executor when it goes (epoch seconds) and why. Refresh old answers in the background."""
         with self._lock:
             due = self._clock() - self._last_ask >= NOTICE_INTERVAL_S or self._holders != self._tried
             if due and not self._asking:
@@ -176,7 +176,7 @@ def cluster_watch(spark: SparkSession) -> ClusterWatch | None:
 
 
 def cluster_limit(spark: SparkSession, slots: int) -> SessionLimit:
-    """Return the most executors that the cluster manager allows the application, such as a quota or its queue's capacity.
+    """Return the most executors that the application may have by a quota or by the capacity of its queue.
 
     Args:
         slots: Cores of an executor; 0 if unknown.

@@ -198,7 +198,7 @@ class ReducersPlant:
         self.alarms[source] = Alarm(source, said, self.time)
 
     def _revive(self) -> None:
-        """Start a new ring on a running host if all of the ring is lost."""
+        """Start a new ring on a running host if the ring has lost all its nodes."""
         ring = self.reducers.on_ring
         if not any(node.alive for node in ring):
             left = [node for node in self.reducers.living if self.pool.runs(node.name)]
