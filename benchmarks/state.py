@@ -68,7 +68,7 @@ HOSTS, MOVES, QUICK_MOVES = 3, 6, 2
 JOB = Job(keys=400_000, rows=20_000, pace=4.0)
 HOT = Job(keys=800_000, rows=800_000, pace=2.0)  # each batch changes each key
 BUSY, WINDOW_S, OBSERVED_BAR = Job(keys=200_000, rows=40_000, pace=0.0, partitions=16), 30.0, 0.99
-NOTICE = Job(keys=600_000, rows=10_000, pace=2.0)
+NOTICE = Job(keys=900_000, rows=60_000, pace=3.0)
 FIRST_HOSTS, FIRST_PARTITIONS, ROUNDS = 4, (8, 64), 5
 # Batches without a loss to compare with: as many as around a notice.
 NOTICES, NOTICE_S, UNDISTURBED = 2, 30.0, 20
