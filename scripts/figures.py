@@ -120,33 +120,33 @@ EACH = "per check"
 KILLS, CHECKPOINTS = "resilience-spark-kills", "resilience-spark-checkpoints"
 
 AREAS = (
-    Area("Against plain PySpark", "Measured on Spark, target latency 5 s. The ways run in random order.", (
-        Row("against-spark", "points in time behind the fixed peak, dataflow; Autopilot", "below|: in time", runs=ARMS),
+    Area("Against plain PySpark", "On Spark, target latency 5 s, in random order.", (
+        Row("against-spark", "points in time behind the peak, dataflow; Autopilot", "below|: in time", runs=ARMS),
         Row("against-spark", "host time over the fixed peak's", "over that|over the fixed", runs=ARMS),
-        Row("against-spark", "percentage points in time ahead of dynamic allocation", "above", runs=ARMS),
+        Row("against-spark", "points in time ahead of dynamic allocation", "above", runs=ARMS),
         Row("against-spark", "host time over dynamic allocation's", "over dyn", runs=ARMS),
         Row("against-spark", "results exact (1: yes)", "exact", runs=ARMS),
         Row("autopilot-growth", "batch time on four executors, over Spark alone", runs="3"),
     )),
-    Area("Following the load", "Measured on Spark. Local hosts have 0.35 to 1 core each.", (
+    Area("Following the load", "On Spark; local hosts of 0.35 to 1 core.", (
         Row("demo", "share of time; of records within 3 s", "target", runs=("figures", "cost", "runs")),
         Row("demo", "cost over a fixed peak's", "cost", runs=("figures", "cost", "runs")),
-        Row("reaction", "seconds to recover from an eightfold step, warm; cold executors",
+        Row("reaction", "seconds to recover from eightfold load, warm; cold",
             runs=("figures", "warmed: recovered, s after the step", "runs")),
-        Row("start", "host start over unoptimised: time; CPU; longest batch while three start",
+        Row("start", "host start over unoptimised: time; CPU; longest batch meanwhile",
             runs=("figures", "first task, now over before", "ratio", "runs")),
-        Row("one-core", "late JIT over default: time to work; records/s, minute 1; minute 3; over first tier",
+        Row("one-core", "late JIT over default: time to work; records/s, minute 1; 3; over first tier",
             runs="1"),
         Row("release", "longest batch over median, by release; counts exact", runs="4"),
         Row("yarn-release", "longest batch while an executor leaves, over without", runs=("figures", "release",
             "ratios")),
         Row("autopilot-live-skew", "busiest executor over best packing", runs="1"),
     )),
-    Area("What features cost", "Measured on Spark, both sides in turn.", (
+    Area("What features cost", "On Spark, both sides in turn.", (
         Row("overhead", "throughput, dataflow over plain PySpark", runs="few"),
         Row("yarn-overhead", "records/s, with Autopilot over without", runs=("figures", "overhead", "ratio", "runs")),
         Row("autopilot-cost", "Autopilot's cores, 10 queries of 200 partitions", runs="1"),
-        Row("fusion", "throughput over a plan of unions, small; large batches", runs=("figures", "rounds")),
+        Row("fusion", "throughput over unions, small; large batches", runs=("figures", "rounds")),
         Row("dynamic", "CPU a record over fixed, alternates; three dataflows", "alternates",
             runs=("figures", "readings, alternates", "ratio", "runs")),
         Row("dynamic", "the same, key table", "key table", runs=("figures", "readings, key table", "ratio", "runs")),
@@ -154,7 +154,7 @@ AREAS = (
             runs=("figures", "seconds to the first batch", "open")),
     )),
     Area("Exact results under switches and faults", "On Spark, compared with plain Python.", (
-        Row("switching switching-updates", "batches mixed, wrong, unseen or replayed differently; late switches",
+        Row("switching switching-updates", "batches mixed, wrong, unseen, replayed differently; late switches",
             "differ|saw|another|mixed|replays|more than 2", runs="1"),
         Row("switching switching-updates", "switches, by consistency mode", "switches$", runs="1"),
         Row("switching switching-updates", "executors killed, queries restarted", "killed|failed", runs="1"),
@@ -166,7 +166,7 @@ AREAS = (
         Row("soak", "batches on Spark", "batches", runs="1"),
     )),
     Area("Moving and recovering state",
-         "Measured on Spark, four local hosts; explained in [N-Storm](explanation/nstorm.md) and "
+         "On Spark, three or four local hosts: [N-Storm](explanation/nstorm.md), "
          "[resilient state](explanation/resilient-state.md).", (
         Row("nstorm", "throughput lost, restart less all at once, 1; 7; 16 of 16 tasks",
             "lost.*restart.*all at once", runs=EACH),
@@ -177,7 +177,7 @@ AREAS = (
         Row("nstorm-full", "moves with state loaded ahead, 70 % load", "ahead", runs="10"),
         Row("nstorm-figures", "seconds degraded by 60 %, over other schemes'", "seconds at", runs="1"),
         Row("nstorm-figures", "records, over other schemes'", "^records", runs="1"),
-        Row(KILLS, "seconds from kill to a normal batch; 1; 2 hosts", "to a batch as before", runs="10"),
+        Row(KILLS, "seconds from kill to normal batch; 1; 2 hosts", "to a batch as before", runs="10"),
         Row(KILLS, "seconds more a host", "s more", runs="10"),
         Row(KILLS, "seconds to first batch on an idle host", "idle", "state loads slowly on one core",
             ("figures", "seconds to the first batch on a new host", "idle")),
@@ -187,13 +187,13 @@ AREAS = (
             runs=("figures", "records a second", "r = 0")),
         Row("resilience-spark-skew", "batches until a skew is balanced", "batches", runs=("figures",
             "batches until balanced")),
-        Row("recovery", "recovery with a standby replica over without; over a restart", "over",
+        Row("recovery", "recovery with standby replica over without; over restart", "over",
             "the repeated batch outweighs reading state", "5"),
         Row("state-notice", "longest batch around a notice, over median", "", "collections take as long undisturbed",
             "2"),
         Row("state-observed", "observing bytes: time; records/s over without", runs="10"),
-        Row("state-first", "first batch's bytes, largest executor over mean", runs="5"),
-        Row("state-rocksdb state-heap", "moves whose bytes were predicted within 25 %", runs="6"),
+        Row("state-first", "first batch's bytes, largest over mean", runs="5"),
+        Row("state-rocksdb state-heap", "moves predicted within 25 %", runs="6"),
         Row(f"nstorm nstorm-figures {KILLS} resilience-spark-moves {CHECKPOINTS} resilience-spark-throughput "
             "resilience-spark-skew recovery", "wrong counts, restarts, failed parts", "counts|restarts$|parts", runs="all"),
     )),
@@ -220,7 +220,7 @@ AREAS = (
         Row("linear-road-spark", "restarts, wrong rows", "again|rows", runs="1"),
     )),
     Area("Four papers, simulated",
-         "Runs share seeds. Explained in [VISP](explanation/visp.md), [E2DF](explanation/e2df.md), "
+         "Runs share seeds. [VISP](explanation/visp.md), [E2DF](explanation/e2df.md), "
          "[OTD](explanation/otd.md), [Elastic Allocator](explanation/elastic-allocator.md).", (
         Row("visp", "compliance rises: threshold, BTUs", "compliance orders"),
         Row("visp", "compliance off the printed, points", "compliance of"),
@@ -246,8 +246,8 @@ AREAS = (
         Row("elastic-allocator", "search over exact; most tasks a host", "search|tasks on"),
     )),
     Area("The thesis, simulated", "Older than the pages' bars. "
-         "`dynamic-dataflow` has synthetic readings. Explained in "
-         "[demand response](explanation/demand-response.md), [value against cost](explanation/value-against-cost.md), "
+         "`dynamic-dataflow` has synthetic readings. "
+         "[demand](explanation/demand-response.md), [value](explanation/value-against-cost.md), "
          "[look-ahead](explanation/look-ahead.md), [resilient state](explanation/resilient-state.md).", (
         Row("dynamic-dataflow", "best method picked; deviation (Eq. 3.2)", "picked|deviation",
             "methods tie"),
@@ -284,11 +284,10 @@ AREAS = (
         Row("resilience", "seconds to recover", "failures, the"),
         Row("resilience", "ms more a failure", "slope"),
     )),
-    Area("`threshold` and the control plane, simulated", "`promise`: generated loads and a World Cup day, target 30 s, "
-         "chained and unchained.", (
+    Area("`threshold` and the control plane, simulated", "`promise`: made loads and a World Cup day, target 30 s.", (
         Row("promise", "records in time", "in time", runs="24"),
         Row("promise", "by the second: hosts over the work's", "hosts over",
-            "spare hosts for the World Cup's bursts", "12"),
+            "World Cup's bursts", "12"),
         Row("promise", "by the hour: early releases a lease", "early", runs="12"),
         Row("promise", "by the hour: cost over a fixed peak's", "cost", runs="12"),
         Row("liveness", "random cases; silent overloaded rounds; metric unknown; other broken", "",
@@ -372,7 +371,7 @@ INTRODUCTION = """# Figures
 All bars, measured on 2 cores.
 `make measure FIGURES="demo"` repeats rows of `demo` ([commands](how-to/benchmarks.md)). Targets without a source are ours.
 *Undecided*: too few runs agree, or the interval contains the target.
-In brackets: load average; *old* ones predate the files.
+In brackets: load average above the cores; *old* ones predate the files.
 """
 
 
@@ -499,7 +498,7 @@ def conditions(area: Area, files: Mapping[str, Any]) -> str:
 def condition(about: Mapping[str, Any]) -> tuple[str, str]:
     """Return the day of a measurement, and what was particular about it in brackets."""
     rest = ["quick"] if "--quick" in about["command"] else []
-    rest += ["old"] if about.get("earlier") else [f"{about['load']:.1f}"] if "load" in about else []
+    rest += ["old"] if about.get("earlier") else [f"{load:.1f}"] if (load := about.get("load", 0)) > about["cores"] else []
     return about["date"], f" ({', '.join(rest)})" if rest else ""
 
 

@@ -74,7 +74,8 @@ def test_few_checks_show_one_by_one_and_many_as_a_range():
 
 def test_conditions_name_day_load_and_old_measurements():
     demo = SCRIPT["Area"]("", "", (SCRIPT["Row"]("demo", "ratio"),))
-    assert SCRIPT["conditions"](demo, files(load=0.5)) == "2026-11-21 `demo` (quick, 0.5)."
+    assert SCRIPT["conditions"](demo, files(load=2.5)) == "2026-11-21 `demo` (quick, 2.5)."
+    assert SCRIPT["conditions"](demo, files(load=0.5)) == "2026-11-21 `demo` (quick)."
     assert SCRIPT["conditions"](demo, files(earlier="yes")) == "2026-11-21 `demo` (quick, old)."
 
 
