@@ -122,10 +122,10 @@ KILLS, CHECKPOINTS = "resilience-spark-kills", "resilience-spark-checkpoints"
 AREAS = (
     Area("Against plain PySpark", "On Spark, target latency 5 s, in random order.", (
         Row("against-spark", "points in time behind the peak, dataflow; Autopilot", "below|: in time", runs=ARMS),
-        Row("against-spark", "host time over the fixed peak's", "over that|over the fixed", runs=ARMS),
+        Row("against-spark", "host time over the peak's", "over that|over the fixed", runs=ARMS),
         Row("against-spark", "points in time ahead of dynamic allocation", "above", runs=ARMS),
         Row("against-spark", "host time over dynamic allocation's", "over dyn", runs=ARMS),
-        Row("against-spark", "results exact (1: yes)", "exact", runs=ARMS),
+        Row("against-spark", "results exact", "exact", runs=ARMS),
         Row("autopilot-growth", "batch time on four executors, over Spark alone", runs="3"),
     )),
     Area("Following the load", "On Spark; local hosts of 0.35 to 1 core.", (
@@ -153,7 +153,7 @@ AREAS = (
         Row("closed", "first batch authenticated; encrypted over open; later batches likewise",
             runs=("figures", "seconds to the first batch", "open")),
     )),
-    Area("Exact results under switches and faults", "On Spark, compared with plain Python.", (
+    Area("Exact results under switches and faults", "On Spark, beside plain Python.", (
         Row("switching switching-updates", "batches mixed, wrong, unseen, replayed differently; late switches",
             "differ|saw|another|mixed|replays|more than 2", runs="1"),
         Row("switching switching-updates", "switches, by consistency mode", "switches$", runs="1"),
@@ -179,16 +179,16 @@ AREAS = (
         Row("nstorm-figures", "records, over other schemes'", "^records", runs="1"),
         Row(KILLS, "seconds from kill to normal batch; 1; 2 hosts", "to a batch as before", runs="10"),
         Row(KILLS, "seconds more a host", "s more", runs="10"),
-        Row(KILLS, "seconds to first batch on an idle host", "idle", "state loads slowly on one core",
+        Row(KILLS, "seconds to first batch, idle host", "idle", "state loads on one core",
             ("figures", "seconds to the first batch on a new host", "idle")),
         Row(CHECKPOINTS, "checkpoint over state at 2 s; grows", "at 2 s|grows",
             "many words are new in 2 s", "1"),
         Row("resilience-spark-throughput", "records/s with one; two standby replicas, over none", "records/s",
             runs=("figures", "records a second", "r = 0")),
-        Row("resilience-spark-skew", "batches until a skew is balanced", "batches", runs=("figures",
+        Row("resilience-spark-skew", "batches until skew is balanced", "batches", runs=("figures",
             "batches until balanced")),
         Row("recovery", "recovery with standby replica over without; over restart", "over",
-            "the repeated batch outweighs reading state", "5"),
+            "the repeated batch outweighs state", "5"),
         Row("state-notice", "longest batch around a notice, over median", "", "collections take as long undisturbed",
             "2"),
         Row("state-observed", "observing bytes: time; records/s over without", runs="10"),
@@ -245,7 +245,7 @@ AREAS = (
         Row("elastic-allocator", "CPU use over even's, no host full; hosts full", "sweep"),
         Row("elastic-allocator", "search over exact; most tasks a host", "search|tasks on"),
     )),
-    Area("The thesis, simulated", "Older than the pages' bars. "
+    Area("The thesis, simulated", "`reactive`, `lookahead` predate bars. "
          "`dynamic-dataflow` has synthetic readings. "
          "[demand](explanation/demand-response.md), [value](explanation/value-against-cost.md), "
          "[look-ahead](explanation/look-ahead.md), [resilient state](explanation/resilient-state.md).", (
@@ -273,9 +273,9 @@ AREAS = (
         Row("lookahead", "PLAStiCC's profit above that of `ce` without forecasts", "that of ce"),
         Row("lookahead", "best horizon under large errors", "horizon of"),
         Row("lookahead", "WPO above WPA; WPP lowest", "WPO above|WPP below", "wrong predictions cost little"),
-        Row("resilience", "throughput lost, r = 0 to 2", "throughput lost"),
-        Row("resilience", "r = 1 over external state; R²; external growth", r"external|R\^2"),
-        Row("resilience", "seconds to balance a skew", "balance"),
+        Row("resilience", "throughput lost, r = 0 to 2, least; most", "throughput lost", "small fleets lose less"),
+        Row("resilience", "r = 1 over external state; R²; external growth", r"external|R\^2", "a write a key"),
+        Row("resilience", "seconds to balance skew", "balance", "by one move"),
         Row("resilience", "seconds to scale out", "scale-out: seconds"),
         Row("resilience", "tuples lost, scaling out; 9 of 12 hosts; r + 1 neighbours", "lost, up|lost$|in a row"),
         Row("resilience", "seconds to move an interval, least; most", "median, "),
@@ -298,8 +298,8 @@ AREAS = (
         Row("freshness", "records within 10 min", "records", runs="10"),
         Row("freshness", "cost over staying", "cost", runs="10"),
     )),
-    Area("The simulator beside Spark", "Runs on Spark, predicted by others' constants: within 20%, or "
-         "the twins' spread ([how](explanation/simulator.md#calibrated-with-a-run-on-spark)).", (
+    Area("The simulator beside Spark", "Spark runs predicted by others' constants: within 20%, or "
+         "their spread ([how](explanation/simulator.md#calibrated-with-a-run-on-spark)).", (
         Row("drift", "median latency", "p50", "cold starts bias constants", "29"),
         Row("drift", "99th percentile of latency", "p99", "likewise", "29"),
         Row("drift", "mean backlog", "backlog", "one pair short", "29"),
@@ -352,6 +352,7 @@ SHORT = (
     (r"paper: (.*) \((Table \d)\)", r"\2: \1"),
     (r"paper's (?=Table)|: n r .*", ""),
     (r"below 20 % after 250 s", "20 %"),
+    (r": 1,200 to 1,500 ms.*", ""),
     (r"(?<=\d)( %)? to (?=\d)", "–"),
     (r"(§5\.3\.\d): [\d–]+ ?%", r"\1"),
     (r"(§5\.3\.3), Figure \d+", r"\1"),
