@@ -18,6 +18,7 @@ from elastream.core.composition import Consistency
 from elastream.core.scaling import ScalingRules
 from elastream.core.width import RepartitionRule
 from elastream.dataflow.endpoints import collect, records
+from elastream.dataflow.key_table import KeyTable
 from elastream.documents.dataflow import SETTINGS, load_document
 from elastream.documents.schema import key_of
 from elastream.errors import InputError
@@ -104,6 +105,13 @@ def test_modes_are_those_of_consistency() -> None:
 def test_a_run_that_goes_on_cannot_begin_afresh() -> None:
     with pytest.raises(InputError, match="leave out either resume or fresh"):
         RunSettings(cloud=Local(), resume="runs/it", fresh=True)
+
+
+def test_key_tables_are_one_or_several() -> None:
+    table = KeyTable("words", "tag", ("customer",), {})
+    assert RunSettings(tables=table).tables == RunSettings(tables=[table]).tables == (table,)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"tables is 'tables\.csv'; it must be key tables, KeyTable\(\.\.\.\)"):
+        RunSettings(tables="tables.csv")  # type: ignore[arg-type]
 
 
 def test_settings_of_a_command_replace_those_of_the_call() -> None:

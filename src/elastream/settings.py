@@ -380,7 +380,9 @@ class DataflowSettings(Settings):
         group=DATAFLOW,
     )
     tables: Sequence[KeyTable] = setting(
-        "Key tables: which alternate runs for which key. `elastream tables set` replaces them during a run.", default=()
+        "Key tables: which alternate runs for which key. `elastream tables set` replaces them during a run.",
+        ListOf(KeyTable, "key tables, KeyTable(...)", single=True),
+        default=(),
     )
     consistency: Mode = setting(
         "Composition that records between two queries meet during a change: batch, wave or drain; simulations "

@@ -163,12 +163,13 @@ def test_awake_run_that_sleeps_between_is_refused(live):
         live.request()
 
 
-def test_run_that_ends_without_an_answer_is_named(tmp_path):
+@pytest.mark.parametrize("ends", [lambda lock: lock.unlink(), os.utime], ids=["it ends", "its driver is started again"])
+def test_run_that_ends_without_an_answer_is_named(tmp_path, ends):
     with live_run(tmp_path / "run", 4) as (directory, _):
         checkpoint(directory.root / "checkpoint" / "source", rows=(1,) * 4)
 
         def dies(seconds):
-            directory.lock.unlink()
+            ends(directory.lock)
 
         with pytest.raises(ElastreamError, match="ended before its answer: see 'elastream state'"):
             request_repartition(directory, 5, str, dies)

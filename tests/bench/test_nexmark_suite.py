@@ -1,6 +1,7 @@
 """Loads, service figures and tables of `elastream bench nexmark`, and its errors: all without a query that runs."""
 
 import json
+import logging
 import warnings
 from contextlib import nullcontext
 from dataclasses import replace
@@ -299,3 +300,21 @@ def test_a_spark_without_the_best_rows_of_a_group_is_named():
 
     with pytest.raises(EnvironmentProblem, match=r"q19 needs min_by\(..., k\), which PySpark .* lacks"):
         workload("q19").check(functions=Functions)
+
+
+@pytest.mark.parametrize("error", [None, InputError("a fault")])
+def test_command_leaves_logging_as_it_was(monkeypatch, error):
+    package, during = logging.getLogger("elastream"), []
+    before = list(package.handlers)
+
+    def run(suite, tell):
+        during.extend(package.handlers)
+        if error:
+            raise error
+        return [outcome("q0")]
+
+    monkeypatch.setattr(suite.Suite, "run", run)
+    result = bench("--queries", "q0", "--arms", "fixed:1", "--rate", "10/s")
+    assert result.exit_code == (2 if error else 0), result.output
+    assert len(during) == len(before) + 1
+    assert package.handlers == before

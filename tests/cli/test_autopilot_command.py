@@ -34,6 +34,9 @@ def made(monkeypatch):
 
         def watch(self): ...
 
+        def stop(self, reason):
+            made.append(reason)
+
     def opened(session, context):
         session.__dict__["sparkContext"] = context
 
@@ -52,6 +55,13 @@ def test_job_gets_one_autopilot_and_its_own_arguments(made, tmp_path, monkeypatc
     result = invoke(*words)
     assert (result.exit_code, result.stdout) == (0, "job --max-hosts x\n"), result.output
     assert made == [("app-1", {"target_latency": 2.0, "max_hosts": 8})]
+
+
+def test_next_session_of_a_job_ends_the_autopilot_of_the_one_before(made, tmp_path, monkeypatch):
+    (tmp_path / "job.py").write_text(JOB + "CONTEXT.applicationId = 'app-2'\nSparkSession(CONTEXT)\n")
+    monkeypatch.setitem(sys.modules, "beside", SimpleNamespace(CONTEXT=SimpleNamespace(applicationId="app-1")))
+    assert invoke("autopilot", str(tmp_path / "job.py")).exit_code == 0
+    assert made == [("app-1", {}), "its session ended", ("app-2", {})]
 
 
 @pytest.mark.parametrize(

@@ -299,6 +299,17 @@ def test_a_report_is_written_beside_the_recording(recorded: Path) -> None:
     assert Path("out.html").exists()
 
 
+@pytest.mark.parametrize(
+    "command", [("report", "-o"), ("report", "--html"), ("advise", "--html"), ("experiment", "--html")]
+)
+def test_page_needs_a_file(recorded: Path, command: tuple[str, str]) -> None:
+    name, option = command
+    result = invoke(name, recorded, option, "-")
+    assert result.exit_code == 2
+    assert "a page is written to a file: name one" in " ".join(result.stderr.replace("│", " ").split())
+    assert not Path("-").exists()
+
+
 def test_explain_lists_what_was_done_and_why(recorded: Path) -> None:
     out = invoke("explain", recorded).stdout
     assert re.search(r"0:20\s+10\s+lease h2 \(small\) \(utilisation 75% is above 70%\)", out)

@@ -39,7 +39,7 @@ def calls_of_the_package() -> dict[str, set[str]]:
     text = SOURCE.read_text()
     calls: dict[str, set[str]] = {}
     for statement in re.split(r";\n", text):
-        for resource in re.findall(r"client\.(pods|configMaps|nodes)\(\)", statement):
+        for resource in re.findall(r"client(?:\(spark\))?\.(\w+)\(\)", statement):
             verbs = {"list"} if ".list()" in statement else DELETES
             calls.setdefault(resource.lower(), set()).update(verbs)
         for model in re.findall(r"api\.model\.(\w+)\.class", statement):
@@ -69,7 +69,8 @@ def test_templates_parse_into_the_objects_of_a_job():
 
 def test_rights_are_those_that_spark_and_the_package_use():
     package = calls_of_the_package()
-    assert package == {"pods": {*DELETES, "create"}, "configmaps": DELETES, "events": {"create"}, "nodes": {"list"}}
+    lists = {resource: {"list"} for resource in ("nodes", "resourcequotas")}
+    assert package == {"pods": {*DELETES, "create"}, "configmaps": DELETES, "events": {"create"}, **lists}
     used = {name: SPARK.get(name, set()) | package.get(name, set()) for name in {*SPARK, *package}}
     used |= {name: verbs | DELETES for name, verbs in used.items() if "delete" in verbs}
     assert rules() == used

@@ -4,7 +4,7 @@ import pytest
 
 from elastream.dataflow.builder import Dataflow
 from elastream.dataflow.endpoints import collect, parquet, records
-from elastream.errors import DataflowError
+from elastream.errors import DataflowError, ElastreamError
 
 
 def words() -> tuple[Dataflow, object]:
@@ -70,3 +70,38 @@ def test_function_that_makes_a_sink_must_be_called():
 def test_other_objects_are_no_sink():
     with pytest.raises(DataflowError, match=r"sink 'sink': 'counts' is not a sink: take one of elastream.io"):
         Dataflow("words").source(records([{"n": 1}], "n long")).sink("counts")
+
+
+@pytest.mark.parametrize(
+    ("rows", "shown"),
+    [("a b", "'a'"), (None, "None"), ({"value": "a"}, "'value'"), ([{"value": "a"}, "b"], "'b'")],
+)
+def test_records_other_than_dicts_are_refused_in_place(rows, shown):
+    with pytest.raises(DataflowError, match=f"^records are dicts by column, and {shown} is none$"):
+        records(rows, "value string")
+
+
+def test_load_of_a_source_is_a_pattern_or_text():
+    flow, rows = Dataflow("words"), records([{"value": "a"}], "value string")
+    with pytest.raises(
+        DataflowError, match=r"source 'lines': 10 is not a load: write '10/s', or take one of elastream\.loads"
+    ):
+        flow.source(rows, load=10, name="lines")
+    flow.source(rows, load="10/s").sink(collect("out"))
+    assert flow.graph.sources[0].reads.load.rate(0.0) == 10.0
+
+
+def test_cores_are_read_as_in_a_document():
+    _, stream = words()
+    with pytest.raises(ElastreamError, match="'many' is not a number of cores such as 2 or '500m'"):
+        stream.map(str.upper, returns="value string", cores="many")
+    flow, stream = words()
+    stream.map(str.upper, returns="value string", cores="500m", name="upper").sink(collect("out"))
+    assert flow.graph.by_name["upper"].cores == 0.5
+
+
+def test_name_of_an_operator_is_text():
+    flow, stream = words()
+    stream.map(str.upper, returns="value string", name=3).sink(collect("out"))
+    with pytest.raises(DataflowError, match="an operator is called 3: names are text"):
+        _ = flow.graph

@@ -48,6 +48,18 @@ def test_a_table_that_does_not_fit_is_refused_in_one_sentence(given, sentence):
     assert sentence in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("rows", "columns", "sentence"),
+    [
+        ({("a",): "mean"}, "customer", r"has the columns 'customer': list them, as \('customer',\)"),
+        ({"a": "mean"}, ("customer",), r"has the key 'a': write it as the tuple \('a',\)"),
+    ],
+)
+def test_columns_and_keys_that_are_no_tuples_are_refused_in_place(rows, columns, sentence):
+    with pytest.raises(DataflowError, match=f"the key table of operator 'predict' {sentence}"):
+        table(rows, columns)
+
+
 def test_a_key_of_several_columns_is_checked_column_by_column():
     selection = selection_of(forecasting(("customer", "region")), "predict")
     table({(1, "east"): "mean"}, ("customer", "region")).check(selection)

@@ -228,6 +228,18 @@ MISTAKES = [
     ("btu: 10 min", "btu: 0", "30: host_types.small: a billing time unit of 0 s: it must be above 0"),
     ("    source:\n      text_files: books/", "    source: [1]", "5: operators.lines.source: a list is not a mapping"),
     ("    aggregate:\n      count: count(*)", "    aggregate: {}", "16: operators.count.aggregate: it is empty"),
+    (
+        'flat_map: "words.py:split"',
+        "flat_map: {a: 1}",
+        "9: operators.words.flat_map: a mapping is not the name of a function, such",
+    ),
+    (
+        "returns: word string",
+        "returns: [word]",
+        "10: operators.words.returns: a list is not a schema, such as 'word string, n",
+    ),
+    ("    sink:\n      parquet: out/", "    sink:", "18: operators.out: 'sink' has no value"),
+    ("parquet: out/", "parquet:", "20: operators.out.sink: 'parquet' has no value"),
 ]
 
 

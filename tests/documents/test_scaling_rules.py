@@ -61,6 +61,8 @@ scaling:
         ("scaling: {max_host: 3}\n", "shop.yaml:6: scaling.max_host: "),
         ("scaling: {stabilization_up: soon}\n", "shop.yaml:6: scaling.stabilization_up: 'soon' is not a duration"),
         ("scaling: {max_hosts: true}\n", "shop.yaml:6: scaling.max_hosts: True is not a whole number"),
+        ("scaling: {approve: true}\n", "shop.yaml:6: scaling.approve: True is not money per time; write it as '12/h'"),
+        ("scaling: {budget: 12}\n", "shop.yaml:6: scaling.budget: 12 is not money per time"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_line(tmp_path, scaling, said):

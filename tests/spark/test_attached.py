@@ -231,9 +231,10 @@ def test_an_application_is_critical_above_its_target_latency(latency, target, cr
     assert is_critical(seen, target) is critical
 
 
-def test_a_session_that_is_stopped_ends_it(plant, driver, spark):
+@pytest.mark.parametrize("not_before", [0.0, math.inf], ids=["a look is due", "a costly look was shortly before"])
+def test_a_session_that_is_stopped_ends_it(plant, driver, spark, not_before):
     plant.observe()
-    plant._not_before = 0.0
+    plant._not_before = not_before
     spark.sparkContext._jsc = None
     driver.ask = None
     seen = plant.observe()

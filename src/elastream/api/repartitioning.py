@@ -269,19 +269,24 @@ class _Answer:
     def __init__(self, directory: RunDirectory, sleep: Callable[[float], None]) -> None:
         self._directory, self._sleep, self._tail = directory, sleep, Tail(directory.root)
         self._tail.skip_parts()
-        self._driver = driver_of(directory)
+        self._driver = self._now_driving()
         self.request: Request | None = None
 
     def wait(self) -> Outcome:
         """Return the outcome. Raises EnvironmentProblem if the run ends without one."""
         while True:
-            ended = driver_of(self._directory) != self._driver
+            ended = self._now_driving() != self._driver
             if (outcome := self._read()) is not None:
                 return outcome
             if ended and not self._tail.behind:
                 raise EnvironmentProblem(f"{self._directory.root} ended before its answer: see 'elastream state'")
             if not self._tail.behind:
                 self._sleep(LOOK_S)
+
+    def _now_driving(self) -> tuple[int, int] | None:
+        # A driver that is started again in a container has the same process id. Each writes its lock at its start.
+        driver = driver_of(self._directory)
+        return None if driver is None else (driver, self._directory.lock.stat().st_mtime_ns)
 
     def _read(self) -> Outcome | None:
         entries = self._tail.read(MOST_ENTRIES)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from elastream.cli.experiment import page_file
 from elastream.cli.options import as_some_seconds, parsed
 from elastream.cli.output import AsJson, print_json
 
@@ -39,7 +40,10 @@ Cores = Annotated[
     int | None,
     typer.Option(min=1, max=100_000, metavar="N", help="Cores that the tasks had, for progress and Spark's gauges."),
 ]
-Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write one self-contained page.")]
+Html = Annotated[
+    Path | None,
+    typer.Option("--html", metavar="FILE", callback=page_file, help="Write one self-contained page."),
+]
 
 
 def advise(

@@ -94,7 +94,15 @@ def run_job(job: Path, arguments: Sequence[str], settings: Mapping[str, Any]) ->
     """Execute a Python program or spark-pipelines, with an Autopilot for each of its applications."""
     from elastream.api.autopilot import Autopilot
 
-    watch_sessions(lambda session: Autopilot(session, **settings).watch())
+    pilots: list[Autopilot] = []
+
+    def begin(session: "SparkSession") -> None:
+        if pilots:  # its session has ended, and its folder is for the next one
+            pilots.pop().stop("its session ended")
+        pilots.append(Autopilot(session, **settings))
+        pilots[0].watch()
+
+    watch_sessions(begin)
     if job.name == PIPELINES:
         run_pipeline(list(arguments))
         return

@@ -303,13 +303,16 @@ def _run(title: str, suite: "Suite", options: Arms, more: Mapping[str, object]) 
     from elastream.dashboard.progress import progress_bar
 
     # Autopilot warns that it cannot size while the load is held; an error of its own is another matter.
-    errors = logging.StreamHandler()
+    errors, package = logging.StreamHandler(), logging.getLogger("elastream")
     errors.setLevel(logging.ERROR)
-    logging.getLogger("elastream").addHandler(errors)
     facts = suites.conditions(suite, options.load, more)
     console = make_console(stderr=options.json_file == STDOUT)
-    with progress_bar(console) as progress:
-        outcomes = suite.run(progress)
+    package.addHandler(errors)
+    try:
+        with progress_bar(console) as progress:
+            outcomes = suite.run(progress)
+    finally:
+        package.removeHandler(errors)
     compared = suites.against(outcomes)
     tables = [suites.table_of(outcomes, options.target_latency), *([] if compared is None else [compared])]
     _show(console, tables, outcomes)

@@ -34,9 +34,15 @@ def _writable(path: Path | None) -> Path | None:
     return path
 
 
+def page_file(path: Path | None) -> Path | None:
+    if path == STDOUT:
+        raise typer.BadParameter("a page is written to a file: name one")
+    return _writable(path)
+
+
 Html = Annotated[
     Path | None,
-    typer.Option("--html", metavar="FILE", callback=_writable, help="Write one self-contained page with plots."),
+    typer.Option("--html", metavar="FILE", callback=page_file, help="Write one self-contained page with plots."),
 ]
 Json = Annotated[
     Path | None,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from elastream.cli.experiment import page_file
 from elastream.cli.options import Recorded
 from elastream.cli.orders import Run, run_directory
 from elastream.cli.output import AsJson, print_json, time_of_day
@@ -22,7 +23,15 @@ if TYPE_CHECKING:
 
 Folder = Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Folder with the folders of runs.")]
 Output = Annotated[
-    Path | None, typer.Option("-o", "--output", metavar="FILE", help="File to write; default: next to the recording.")
+    Path | None,
+    typer.Option(
+        "-o",
+        "--output",
+        "--html",
+        metavar="FILE",
+        callback=page_file,
+        help="File to write; default: next to the recording.",
+    ),
 ]
 
 Open = Annotated[bool, typer.Option("--open", help="Open the report in the browser.")]

@@ -30,7 +30,7 @@ from elastream.dataflow.schema import Schema, ddl_of
 from elastream.dataflow.signals import SignalValue
 from elastream.dataflow.windows import Pairs, Timeout, Window
 from elastream.errors import DataflowError
-from elastream.units import duration, memory, rate
+from elastream.units import cores, duration, memory, rate
 
 Function = Callable[..., Any]
 # One function, functions by the name of the alternate, or alternates with values, costs and selectivities.
@@ -52,7 +52,7 @@ class Needs(TypedDict, total=False):
     """
 
     max_duration: float | str
-    cores: float
+    cores: float | str
     memory: float | str
     image: float | str
     waits: bool
@@ -163,9 +163,9 @@ def fields_of(needs: Needs) -> dict[str, Any]:
     values: dict[str, Any] = dict(needs)
     if (longest := needs.get("max_duration")) is not None:
         values["max_duration"] = duration(longest)
-    for amount in ("memory", "image"):
-        if amount in values:
-            values[amount] = memory(values[amount])
+    for name, read in (("cores", cores), ("memory", memory), ("image", memory)):
+        if name in values:
+            values[name] = read(values[name])
     if (columns := values.pop("select_by", None)) is not None:
         values["selects"] = (columns,) if isinstance(columns, str) else tuple(columns)
     if "on_error" in needs:
@@ -437,6 +437,10 @@ class Dataflow:
         if isinstance(load, str):
             load = Constant(rate(load))
         if load is not None:
+            if not isinstance(load, ArrivalPattern):
+                raise DataflowError(
+                    f"source {name!r}: {load!r} is not a load: write '10/s', or take one of elastream.loads"
+                )
             if reads is not None and not isinstance(reads, Replayable):
                 raise DataflowError(f"source {name!r}: a load needs records to replay, such as text_files(...)")
             reads = Simulated(load) if reads is None else replace(reads, load=load)

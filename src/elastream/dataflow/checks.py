@@ -45,6 +45,8 @@ def fail(graph: "Graph", sentence: str, *at: str) -> NoReturn:
 def _check_names(graph: "Graph") -> None:
     if not all(operator.name for operator in graph.operators):
         fail(graph, "an operator has no name")
+    if (odd := next((each.name for each in graph.operators if not isinstance(each.name, str)), None)) is not None:
+        fail(graph, f"an operator is called {odd!r}: names are text")
     if several := [name for name, count in Counter(operator.name for operator in graph.operators).items() if count > 1]:
         fail(graph, f"two operators are called {several[0]!r}", several[0])
 

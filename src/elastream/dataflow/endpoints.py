@@ -3,6 +3,7 @@
 import bisect
 import math
 import re
+import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -307,7 +308,11 @@ def records(rows: object, schema: Schema) -> Records:
 
     `schema`: as for `files`.
     """
-    return Records(tuple(dict(row) for row in rows), ddl_of(schema, "the schema of records"))  # type: ignore[attr-defined]
+    listed = tuple(rows) if isinstance(rows, Iterable) else (rows,)
+    for row in listed:
+        if not isinstance(row, Mapping):
+            raise DataflowError(f"records are dicts by column, and {reprlib.repr(row)} is none")
+    return Records(tuple(map(dict, listed)), ddl_of(schema, "the schema of records"))
 
 
 def kafka(topic: str, servers: str = "127.0.0.1:9092", *, group: str = "", **options: str) -> KafkaTopic:

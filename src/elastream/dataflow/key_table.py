@@ -57,8 +57,13 @@ class KeyTable:
     rows: Mapping[Key, str] = field(repr=False)
 
     def __post_init__(self) -> None:
+        at = f"the key table of operator {self.operator!r}"
+        if isinstance(self.columns, str):
+            raise DataflowError(f"{at} has the columns {self.columns!r}: list them, as ({self.columns!r},)")
         object.__setattr__(self, "columns", tuple(self.columns))
         object.__setattr__(self, "rows", MappingProxyType(dict(self.rows)))
+        if (single := next((key for key in self.rows if not isinstance(key, tuple)), None)) is not None:
+            raise DataflowError(f"{at} has the key {single!r}: write it as the tuple ({single!r},)")
 
     def __len__(self) -> int:
         return len(self.rows)

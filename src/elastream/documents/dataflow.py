@@ -30,12 +30,14 @@ from elastream.documents.schema import (
     Columns,
     Cores,
     Duration,
+    FunctionName,
     HostTypeKeys,
     Keys,
     Memory,
     NamedParameters,
     Names,
     ScalingKeys,
+    Schema,
     at_most_one,
     belongs,
     chosen,
@@ -107,17 +109,17 @@ def _edges(value: object) -> object:
 class FunctionKeys(Keys):
     """A function of records in one of several forms, and its cost."""
 
-    map: str | None = None
-    flat_map: str | None = None
-    filter: str | None = None
-    map_arrow: str | None = None
-    map_pandas: str | None = None
-    map_stream: str | None = None
-    switch: str | None = None
+    map: FunctionName | None = None
+    flat_map: FunctionName | None = None
+    filter: FunctionName | None = None
+    map_arrow: FunctionName | None = None
+    map_pandas: FunctionName | None = None
+    map_stream: FunctionName | None = None
+    switch: FunctionName | None = None
     select: Columns | None = None
     where: str | None = None
     sql: Annotated[str, Field(pattern=r"\{stream\}")] | None = None
-    transform: str | None = None
+    transform: FunctionName | None = None
     cost: Duration | None = None
     selectivity: float | None = Field(None, ge=0)
 
@@ -154,10 +156,10 @@ class EdgeKeys(Keys):
 class AlternateKeys(FunctionKeys):
     """One implementation of an operator: at most one function, its value and its cost."""
 
-    apply: str | None = None
+    apply: FunctionName | None = None
     aggregate: Any = None
-    state: str | None = None
-    returns: str = ""
+    state: Schema | None = None
+    returns: Schema = ""
     value: float = Field(1.0, ge=0, le=1)
 
     @model_validator(mode="after")
@@ -198,7 +200,7 @@ class TimeoutKeys(Keys):
     seconds: Duration
     by: str = ""
     late: Duration = 0.0
-    emits: str | None = None
+    emits: FunctionName | None = None
 
 
 class DiagnosticKeys(Keys):
@@ -215,7 +217,7 @@ class SourceKeys(EndpointKeys):
     files: str | None = None
     format: Literal["parquet", "json", "csv"] = "parquet"
     records: list[dict[str, Any]] | None = None
-    schema_: str | None = Field(None, alias="schema")
+    schema_: Schema | None = Field(None, alias="schema")
     group: str = ""
 
     @model_validator(mode="after")
@@ -265,18 +267,18 @@ class OperatorKeys(FunctionKeys):
     zip: Annotated[list[EdgeKeys], BeforeValidator(_edges)] | None = None
     window: WindowKeys | None = None
     aggregate: Columns | None = None
-    apply: str | None = None
-    state: str | None = None
+    apply: FunctionName | None = None
+    state: Schema | None = None
     own_state: bool = False
     timeout: Annotated[TimeoutKeys | None, _nested_under("seconds")] = None
     select_by: Names | None = None
     sequential: bool = False
     unrolled: int | None = Field(None, ge=1, le=MAX_UNROLLED_ROUNDS)
-    until: str | None = None
+    until: FunctionName | None = None
     at_most: int | None = Field(None, ge=1)
     ports: Any = None
     message: Any = None
-    returns: str = ""
+    returns: Schema = ""
     max_duration: Annotated[Duration, Field(gt=0)] | None = None
     cores: Annotated[Cores, Field(ge=0)] | None = None
     memory: Memory = 0.0

@@ -82,7 +82,7 @@ class Located:
             raise self._explained(errors[0], schema) from None
 
     def _explained(self, error: ErrorDetails, schema: type[BaseModel]) -> DataflowError:
-        loc, value = error["loc"], _shown(error["input"])
+        loc, value = error["loc"], shown(error["input"])
         match error["type"]:
             case "missing":
                 return self.error(loc, "is missing")
@@ -182,7 +182,7 @@ def _mark(error: MarkedYAMLError, columns: bool) -> str:
     return f"{line}:{column}" if columns else f"{line}"
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     if isinstance(value, Mapping):
         return "a mapping"
     if isinstance(value, Sequence) and not isinstance(value, str):

@@ -18,8 +18,8 @@ from pydantic import (
 
 from elastream import settings, units
 from elastream.core.hosts import Billing, HostType
-from elastream.core.scaling import DURATIONS, ScalingRules
-from elastream.documents.located import Loc, Located
+from elastream.core.scaling import DURATIONS, MONEY, ScalingRules
+from elastream.documents.located import Loc, Located, shown
 from elastream.errors import ElastreamError
 
 
@@ -34,6 +34,15 @@ def _quantity(parse: Callable[[float | str], object], example: str) -> BeforeVal
             raise ValueError(str(error)) from None
 
     return BeforeValidator(convert)
+
+
+def _text(what: str) -> BeforeValidator:
+    def check(value: object) -> object:
+        if not isinstance(value, str):
+            raise ValueError(f"{shown(value)} is not {what}")
+        return value
+
+    return BeforeValidator(check)
 
 
 def _listed(value: object) -> object:
@@ -53,6 +62,8 @@ Memory = Annotated[float, _quantity(units.memory, "512 MB")]
 Cores = Annotated[float, _quantity(units.cores, "500m")]
 Price = Annotated[tuple[float, float | None], _quantity(units.price, "0.04/h")]
 Bandwidth = Annotated[float, _quantity(units.bytes_per_second, "100mbit")]
+FunctionName = Annotated[str, _text("the name of a function, such as 'words.py:split'")]
+Schema = Annotated[str, _text("a schema, such as 'word string, n long'")]
 Columns = Annotated[dict[str, str], Field(min_length=1)]
 Names = Annotated[list[str], BeforeValidator(_listed), Field(min_length=1)]
 
@@ -107,9 +118,9 @@ class RepartitionKeys(Keys):
 
 
 def _rules() -> dict[str, Any]:
-    own = dict.fromkeys(DURATIONS, Duration | None) | {
-        "excluded_periods": Annotated[tuple[str, ...], BeforeValidator(_listed)]
-    }
+    own: dict[str, Any] = dict.fromkeys(DURATIONS, Duration | None)
+    own |= dict.fromkeys(MONEY, Any)  # the rules check money themselves
+    own["excluded_periods"] = Annotated[tuple[str, ...], BeforeValidator(_listed)]
     return {each.name: (own.get(each.name, each.type), each.default) for each in fields(ScalingRules) if each.init}
 
 
@@ -173,6 +184,8 @@ def exactly_one(keys: BaseModel, names: Any, what: str) -> str:
     at_most_one(keys, names, what)
     kind = chosen(keys, names)
     if kind is None:
+        if empty := next((name for name in names if name in keys.model_fields_set), None):
+            raise ValueError(f"{empty!r} has no value")
         raise ValueError(f"this {what} needs one of {', '.join(names)}")
     return kind
 

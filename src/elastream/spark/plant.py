@@ -196,6 +196,7 @@ class SparkPlant(Generic[Q]):
         """Observe now; if observing is costly, return the last observation instead."""
         now = self.clock.now()
         if self._last is not None and (now < self._not_before or self._session_gone):
+            self._session_gone = self._session_gone or session_stopped(self.spark)
             return self._repeated(self._last, now)
         began = time.monotonic()
         try:
