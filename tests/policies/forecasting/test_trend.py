@@ -41,6 +41,21 @@ def test_noise_alone_looks_like_growth_in_one_case_in_a_hundred():
     assert grew <= 5
 
 
+@pytest.mark.parametrize("held", [2, 10, 60])
+def test_noise_that_holds_for_several_samples_is_no_growth(held):
+    draw, times = np.random.default_rng(3), np.arange(150.0)
+    rates = (np.repeat(np.exp(draw.normal(9.0, 0.3, 150)), held)[held // 2 :][:150] for _ in range(300))
+    assert sum(forecast(times, each, 50.0, 20.0).slope > 0 for each in rates) <= 9
+
+
+@pytest.mark.parametrize("held", [1, 10])
+def test_growth_by_steps_is_seen(held):
+    times = np.arange(150.0)
+    found = forecast(times, 1000.0 + 20.0 * (times // held * held), 50.0, 20.0)
+    assert found.slope == pytest.approx(20.0, rel=0.05)
+    assert found.level == pytest.approx(1000.0 + 20.0 * times[-1], rel=0.05)
+
+
 @given(
     values=st.lists(st.floats(0, 1e7) | st.just(float("nan")), min_size=1, max_size=60),
     horizon=st.floats(0, 600),

@@ -119,7 +119,19 @@ def forecast(times: Floats, values: Floats, horizon: float, over: float) -> Fore
     unknown = np.isnan(values)
     if unknown.any():
         times, values = times[~unknown], values[~unknown]
-    return _of_points(*_averaged(times, values), horizon, over)
+    result = _of_points(*_averaged(times, values), horizon, over)
+    # A rate that holds for several samples is one measurement: of two such, noise alone makes a sure slope.
+    return _of_points(*_averaged(*_measurements(times, values)), horizon, over) if result.slope else result
+
+
+def _measurements(times: Floats, values: Floats) -> tuple[Floats, Floats]:
+    first, begins = math.nan, list[int]()  # samples within FLOOR of their first one repeat it
+    for row, value in enumerate(values.tolist()):
+        if not abs(value - first) <= FLOOR * abs(first):
+            first = value
+            begins.append(row)
+    counts = np.diff([*begins, values.size])
+    return np.add.reduceat(times, begins) / counts, np.add.reduceat(values, begins) / counts
 
 
 def _of_points(times: list[float], values: list[float], horizon: float, over: float) -> Forecast:
