@@ -42,6 +42,9 @@ class Driver:
     def spread(self, executors):
         self.first = list(executors)
 
+    def place(self, executors):
+        self.placed = executors
+
     def losses(self):
         found, self.happened = tuple(self.happened), []
         return found
@@ -63,7 +66,7 @@ class World:
         self.placing.ran("q/count", 0, [host[1:] for host in tasks])
         self.rings = Rings(self.placing, lambda: self.hosts.usable, lambda host: self.hosts.leases[host].type.zone)
         self.copies = {}
-        live = (SimpleNamespace(run_id="run", stages={"q/count": STAGE}),)
+        live = (SimpleNamespace(run_id="run", stages={"q/count": STAGE}, stateless="q"),)
         self.replicas = 0
         self.failover = FailoverPlan(
             self.driver, lambda: live, self.hosts, self.placing, self.rings, lambda: self.copies,
@@ -215,3 +218,16 @@ def test_first_batches_are_spread_over_hosts_that_take_tasks():
     world.hosts.drain("h2")
     world.failover.look()
     assert sorted(world.driver.first) == ["1", "3"]
+
+
+def test_planned_hosts_of_tasks_without_state_are_named_while_they_take_tasks():
+    world = World("h1", "h2", "h3", tasks=("h1", "h2", "h2"))
+    world.placing.pin({TaskId("q", 0): "h3", TaskId("q", 3): "h2", FIRST: "h2", TaskId("other", 0): "h1"})
+    world.failover.look()
+    assert world.driver.placed == {"run": ["3", "", "", "2"]}
+    world.hosts.drain("h2")
+    world.failover.look()
+    assert world.driver.placed == {"run": ["3"]}
+    world.hosts.drain("h3")
+    world.failover.look()
+    assert world.driver.placed == {}

@@ -303,7 +303,15 @@ class Autopilot:
         )
         own, traffic = self._targets, self._traffic()
         plant = attach(
-            self._spark, can, self._settings, leasing, client=client, chosen=self._ids, own_targets=own, traffic=traffic
+            self._spark,
+            can,
+            self._settings,
+            leasing,
+            client=client,
+            chosen=self._ids,
+            own_targets=own,
+            traffic=traffic,
+            stateless=self._policy.places_stateless,
         )
         self._log = AutopilotLog(plant, self._settings, intentions(can, self._settings, leases=provider is not None))
         return plant

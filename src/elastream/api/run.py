@@ -264,6 +264,7 @@ def _run_in(
                 progress=partial(_show_start, views, graph.name),
                 bounded=None if order is None else order.hosts,
                 checkpoints=checkpoints if order is None else None,
+                stateless=policy.places_stateless,
             )
         try:
             if order is not None:

@@ -160,6 +160,11 @@ class Policy(ABC):
         return False
 
     @overridable
+    def places_stateless(self) -> bool:
+        """Return True if it places tasks without state, too."""
+        return False
+
+    @overridable
     def default_window(self) -> bool:
         """Return True if the window for unneeded hosts is the default, so that the cloud's applies."""
         return False

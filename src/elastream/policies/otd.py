@@ -329,6 +329,7 @@ class Otd(OtdRules, Policy):
 
     needs: ClassVar[Needs] = frozenset({(Rows.TASK, Metric.BUSY_CORES), (Rows.HOST, Metric.CPU)})
     wants_traffic: ClassVar = True
+    places_stateless: ClassVar = True
     name: ClassVar = "otd"
 
     def plan(self, observation: Observation, memory: OtdMemory | None = None) -> Plan:

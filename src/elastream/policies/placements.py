@@ -20,6 +20,7 @@ class Even(Policy):
 
     operators: Sequence[str] = ()
     hosts: int = 0
+    places_stateless: ClassVar = True
     name: ClassVar = "even"
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:
@@ -43,6 +44,7 @@ class Random(Policy):
     operators: Sequence[str] = ()
     slots: bool = False
     hosts: int = 0
+    places_stateless: ClassVar = True
     name: ClassVar = "random"
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:

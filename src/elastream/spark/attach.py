@@ -82,7 +82,7 @@ class Leasing:
     staying: list[str] = field(default_factory=list)
 
 
-def attach(  # noqa: C901
+def attach(  # noqa: C901, PLR0913
     spark: SparkSession,
     can: Capabilities,
     settings: AutopilotSettings,
@@ -92,11 +92,13 @@ def attach(  # noqa: C901
     chosen: Callable[[], frozenset[str] | None] = lambda: None,
     own_targets: Mapping[str, float] = MappingProxyType({}),
     traffic: Traffic | None = None,
+    stateless: bool = False,
 ) -> AttachedPlant:
     """Return a plant over queries of `spark` and its executors, which outlive it.
 
     Args:
         own_targets: Target latencies by id of queries (seconds); may grow.
+        stateless: True to place tasks without state, too.
     """
     assert can.driver is not None, "nothing can be attached to a session without a driver"
     leasing = leasing or Leasing()
@@ -127,6 +129,7 @@ def attach(  # noqa: C901
         memory=can.memory,
         copies=registry,
         least_interval=can.least_interval,
+        stateless=stateless,
     )
     queries = SessionQueries(
         instruments,

@@ -27,6 +27,12 @@ log = logging.getLogger(__name__)
 #   look         adopts the new locations; if the host is lost for good, plans them, in one version.
 #                While only the provider knows of a lost host, successors stay as they were.
 #   Placing      starts no migration: partitions are where the plan says
+#
+# A task without state (`Recovery.java` has what happens within a batch):
+#
+#   its host is planned                 `look` names the executor; from the next batch on it runs there
+#   the host drains, or others fill it  `look` names none: it runs anywhere, and returns if the host takes tasks again
+#   the host is lost                    the same; the plan keeps the name, which no other host gets
 
 GONE = (HostState.LOST, HostState.RELEASED)
 MAX_LOSSES = 100
@@ -70,6 +76,7 @@ class FailoverPlan:
         self._previous_hosts = self._hosts.host_of()
         self._replan_lost_hosts()
         self._recovery.follow(tuple(self._current_successors()))
+        self._recovery.place(self._planned_executors())
         places = map(self._hosts.target, self._rings.even_order())
         self._recovery.spread([each.executor for each in places if each is not None])
 
@@ -117,6 +124,17 @@ class FailoverPlan:
                 moves.setdefault(planned, {})[task] = host_of[where[task].executor]
         for host, tasks in moves.items():
             self._placing.pin(tasks, f"{host} is lost")
+
+    def _planned_executors(self) -> Mapping[str, Sequence[str]]:
+        planned: dict[str, dict[int, str]] = {}
+        for task, host in self._placing.plan.latest.hosts.items():
+            if (target := self._hosts.target(host)) is not None and self._hosts.foreign_share(host) < 1:
+                planned.setdefault(task.operator, {})[task.index] = target.executor
+        return {
+            query.run_id: [places.get(index, "") for index in range(max(places) + 1)]
+            for query in self._live()
+            if query.run_id is not None and (places := planned.get(query.stateless))
+        }
 
     def _current_successors(self) -> Sequence[StageSuccessors]:
         where, host_of, replica_hosts = self._placing.where(), self._hosts.host_of(), self._replica_hosts()

@@ -29,6 +29,7 @@ from elastream.core.memory import room_by_host
 from elastream.core.metrics import Metric
 from elastream.core.observation import UNMEASURED, Context, Leases, MicroBatch, Observation, Sample
 from elastream.core.ring import Ring
+from elastream.core.task_id import TaskId
 from elastream.core.wording import counted
 from elastream.errors import ElastreamError, HostsGone, in_one_line
 from elastream.spark.failover import FailoverPlan
@@ -288,10 +289,14 @@ class SparkPlant(Generic[Q]):
 
     def _move(self, action: MoveTask) -> Outcome:
         task, host = action.task, action.host
-        if task not in self.placing.tasks:
+        stateful = task in self.placing.tasks
+        if not stateful and task not in self.placing.stateless():
             return Outcome(action, Status.REFUSED, f"there is no task {task}")
         if refusal := self.hosts.expect(action, host, HostState.RUNNING):
             return refusal
+        if not stateful:
+            self.placing.pin({task: host}, action.why)
+            return Outcome(action, Status.ACCEPTED)  # nothing moves: it runs there from the next batch on
         if task not in self.placing.targets() and self.reconciler.locations().get(task) == host:
             self.rings.forget(task.operator)
             self.placing.pin({task: host}, action.why)
@@ -340,7 +345,7 @@ class SparkPlant(Generic[Q]):
         self, now: float, wall: float, live: Sequence[Query], loads: Mapping[str, Any], batches: Sequence[MicroBatch]
     ) -> Observation:
         context, locations, targets = self.context, self.reconciler.locations(), self.placing.targets()
-        placements = locations | dict(targets)
+        placements, (stateless, awaited) = locations | dict(targets), self._stateless()
         leases = Leases(self.hosts.active, {name: self.hosts.foreign_share(name) for name in self.hosts.active})
         working = [name for name, lease in leases.items() if lease.state in (HostState.RUNNING, HostState.DRAINING)]
         traffic, host_of = self.instruments.traffic, self.hosts.host_of()
@@ -357,7 +362,8 @@ class SparkPlant(Generic[Q]):
         operators = self.queries.operators(wall, loads, leases.usable_cores[0], used)
         behind = seconds_waiting(context.graph, operators)
         diagnoses = self.queries.diagnoses(leases.nominal.slots(leases.usable)[0], wall)
-        tasks = task_frame(context.graph, tuple(leases), placements, loads, self.standby.lags(), behind)
+        every = {**loads, **{name: each for query in live for name, each in query.stateless_loads(wall).items()}}
+        tasks = task_frame(context.graph, tuple(leases), placements | stateless, every, self.standby.lags(), behind)
         return Observation(
             time=now,
             context=context,
@@ -377,7 +383,7 @@ class SparkPlant(Generic[Q]):
             batches=tuple(batches),
             alarms=self.alarms.active,
             rings=self.rings.active,
-            moving=frozenset(targets),
+            moving=frozenset(targets) | awaited,
             standby=self.standby.observed(tasks.tasks, hosts.ids),
             latency_basis=self.queries.latency_basis(),
             stalled=self.queries.stalled(wall),
@@ -386,6 +392,13 @@ class SparkPlant(Generic[Q]):
             occupied={name: others for name in leases if (others := self.hosts.others(name))},
             pinned={name: why for name in leases if (why := self.hosts.endless(name))},
         )
+
+    def _stateless(self) -> tuple[dict[TaskId, str], frozenset[TaskId]]:
+        # Planned hosts count at once, so that a policy does not plan twice; the second part has yet to run there.
+        host_of, planned = self.hosts.host_of(), self.placing.plan.latest.hosts
+        at = {task: host for task, each in self.placing.stateless().items() if (host := host_of.get(each)) is not None}
+        due = {task: planned[task] for task in at if task in planned and self.hosts.target(planned[task]) is not None}
+        return at | due, frozenset(task for task, host in due.items() if at[task] != host)
 
     def _measured(self, leases: Mapping[str, Lease]) -> Mapping[str, HostUsage]:
         measured = self.hosts.provider.measure()

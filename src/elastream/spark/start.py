@@ -114,12 +114,14 @@ def start_plant(
     progress: Progress = no_progress,
     bounded: int | None = None,
     checkpoints: Checkpoints | None = None,
+    stateless: bool = False,
 ) -> SparkPlant[CompiledQueries]:
     """Start cluster, session and the queries of `graph`, or resume a run; return when the first hosts take tasks.
 
     Args:
         bounded: First hosts of a run whose queries end once they have read what is there; None for other runs.
         checkpoints: Of a run that may repartition its state.
+        stateless: True to place tasks without state, too.
 
     Raises:
         ElastreamError: Any of it fails; nothing is left running.
@@ -131,6 +133,7 @@ def start_plant(
     existing = open_in_process() if isinstance(cloud_of(settings), InProcess) else None
     settings = replace(settings, settings=_with_kafka(graph, settings.settings or {}, existing))
     with _session_on_hosts(graph.name, directory, settings, resumed, existing, progress, bounded or 1) as on:
+        on = replace(on, instruments=replace(on.instruments, stateless=stateless))
         terms, keyed = on.terms, any(stage.keyed for stage in layout.stages)
         for doubt in doubts(settings.replicas, terms.types, on.partitions if keyed else None, terms.max_hosts):
             log.warning("%s", doubt)

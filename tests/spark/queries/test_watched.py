@@ -347,6 +347,41 @@ def test_stage_without_figures_for_several_batches_is_said(query, driver):
     assert query.remarks == ()
 
 
+def without_state(number, executors):
+    zeros = dict.fromkeys(
+        ("run_time", "waited", "cpu", "records", "local_bytes", "remote_bytes", "written_bytes", "task"),
+        np.ones(len(executors)),
+    )
+    return StageLoad(number, 1, (), (-1,), False, 2.0, START + 2 * number, executors, **zeros)
+
+
+@pytest.mark.parametrize(
+    ("recovery", "widths", "why"),
+    [
+        (SimpleNamespace(places=True), [2, 2, 2], None),
+        (SimpleNamespace(places=True), [2, 2, 3], "their number changes from batch to batch"),
+        (SimpleNamespace(places=False), [2, 2, 2], "spark.scheduler.mode is not FIFO"),
+        (None, [2, 2, 2], "this session has no executors"),
+    ],
+)
+def test_tasks_without_state_are_listed_unless_they_cannot_be_placed(query, driver, recovery, widths, why):
+    query._with, query.stages, query.stateless = replace(query._with, recovery=recovery), {}, "q"
+    query._names = {-1: "q"}
+    query._tasks = SimpleNamespace(poll=lambda _: [without_state(n, ("1",) * width) for n, width in enumerate(widths)])
+    end_batches(driver, count=3)
+    query.look()
+    listed = {} if why else {TaskId("q", 0): "1", TaskId("q", 1): "1"}
+    assert dict(query.placing.stateless()) == listed
+    (load,) = query.stateless_loads(START + 6.0).values()
+    assert (len(load.busy), load.state.sum()) == (widths[-1], 0.0)
+    if why:
+        assert query.remarks[0].startswith(f"the tasks of q without state are not placed: {why}")
+    else:
+        assert query.remarks == ()
+    query.end()
+    assert not query.placing.stateless()
+
+
 class Loads:
     """Answers which stages the batches ran: one short one, a tenth of a second after the start of each."""
 

@@ -99,3 +99,13 @@ def test_what_was_not_measured_is_unknown_and_not_nothing():
         read_flows(LINES, tuple(load(x.stage, x.executor, x.task, x.parents, x.ranks, math.nan) for x in LOADS)),
     )
     assert not first.exchange(TASKS, now=0.0).known
+
+
+def test_named_tasks_without_state_have_rows_of_their_own():
+    first = load(1, ("a", "b"), (11, 12), ranks=(-1,))
+    found = Traffic(None)
+    found.add("words", {**NAMES, -1: "source"}, read_flows(LINES, (first, FIRST, SECOND)))
+    exchange = found.exchange([*TASKS, TaskId("source", 0), TaskId("source", 1)], now=100.0)
+    rates = {(s, t): r for s, t, r in zip(exchange.source, exchange.target, exchange.rate, strict=True)}
+    assert (rates[6, 3], rates[7, 3]) == (10 / 2.0, 40 / 2.0)
+    assert -1 not in exchange.source

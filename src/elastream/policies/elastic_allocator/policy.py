@@ -403,6 +403,7 @@ class ElasticAllocator(Policy):
 
     needs: ClassVar[Needs] = frozenset({(Rows.TASK, Metric.BUSY_CORES)})
     wants_traffic: ClassVar = True
+    places_stateless: ClassVar = True
     name: ClassVar = "elastic_allocator"
 
     def plan(self, observation: Observation, memory: AllocatorMemory | None = None) -> Plan:

@@ -8,6 +8,13 @@
 // its host, wait spark.locality.wait twice (once a level) before they run anywhere. Here: each of its partitions is
 // reported at its first living successor, waiting tasks move to where their state is now, and stages that lack its shuffle
 // files run again at once. A task with a living place keeps it, and its wait.
+//
+// Tasks of a job's first stage without state have no place of their own. The same proxy gives them planned ones:
+//
+//   its stage is submitted               it prefers its planned executor if that one lives, and waits for it once
+//   the wait is over, the place busy     it runs anywhere, without a second wait for the host
+//   that executor is lost                it prefers none: whether it waited or ran there, it runs anywhere at once
+//   the plan changes                     the next batch follows it
 
 private org.apache.spark.SparkContext context;
 private org.apache.spark.sql.execution.streaming.state.StateStoreCoordinatorRef coordinator;
@@ -21,6 +28,10 @@ private org.apache.spark.scheduler.Schedulable poolMember; // in the pool, else 
 private volatile String readdressFault = ""; // reason of a failure
 private final java.util.List gone = new java.util.ArrayList(); // newest lost executors; under the scheduler's lock, as the next
 private int movedSubmitted; // tasks moved off these since the last call
+private volatile java.util.Map planned = new java.util.HashMap(); // fields of `place` by run
+private final java.util.Map seen = new java.util.WeakHashMap(); // stages: true if tasks were placed; under that lock, too
+private boolean placing; // what it calls comes back to it
+private String placeFault = ""; // the last one, told once
 
 private static final int MAX_GONE = 64; // submitting a stage may name executors lost that long ago
 private static final long RECENT_NS = 10L * 1000L * 1000L * 1000L; // longer than submitting a stage takes
@@ -43,16 +54,17 @@ public void begin(Object context, Object coordinator, Object queries) {
     waiting(java.util.Collections.singletonList("none"));
 }
 
-/** Listen in an own queue, behind no other listener. */
-public void listen() {
+/** Listen in an own queue, behind no other listener. Return false if tasks without state cannot be placed. */
+public boolean listen() {
     context.listenerBus().addToQueue(this, "elastream-recovery");
     org.apache.spark.scheduler.Pool pool = scheduler().rootPool();
     // Under FAIR, older pools with the stages learn of a loss first.
-    if (poolMember != null || !"FIFO".equals(String.valueOf(pool.schedulingMode()))) return;
+    if (!"FIFO".equals(String.valueOf(pool.schedulingMode()))) return false;
     poolMember = poolMember();
     synchronized (scheduler()) {
         pool.addSchedulable(poolMember);
     }
+    return true;
 }
 
 public void end() {
@@ -75,6 +87,7 @@ private org.apache.spark.scheduler.Schedulable poolMember() {
                 if (name.equals("executorLost")) readdress((String) arguments[0]);
                 if (name.equals("getSortedTaskSetQueue")) {
                     moveSubmitted(); // slots are about to be offered
+                    placeSubmitted();
                     return new scala.collection.mutable.ArrayBuffer();
                 }
                 if (name.equals("name") || name.equals("toString")) return "elastream-recovery";
@@ -133,6 +146,107 @@ private void moveSubmitted() {
         readdressFault = "places of waiting tasks: " + thrown;
     }
     gone.addAll(all);
+}
+
+/** Replace the planned executors of tasks without state. Lines by tabs: a run, then by partition one or nothing. */
+public void place(String lines) {
+    java.util.Map parsed = new java.util.HashMap();
+    String[] all = lines.length() == 0 ? new String[0] : lines.split("\n");
+    for (int i = 0; i < all.length; i++) {
+        String[] fields = all[i].split("\t", -1);
+        parsed.put(fields[0], fields);
+    }
+    planned = parsed;
+}
+
+/** Let tasks without state of new stages wait for their planned executors. Called with the scheduler's lock. */
+private void placeSubmitted() {
+    java.util.Map all = planned;
+    if (all.isEmpty() || placing) return;
+    placing = true;
+    try {
+        scala.collection.mutable.ArrayBuffer queue = scheduler().rootPool().getSortedTaskSetQueue();
+        for (int i = 0; i < queue.size(); i++) {
+            org.apache.spark.scheduler.TaskSetManager tasks = (org.apache.spark.scheduler.TaskSetManager) queue.apply(i);
+            if (tasks.isZombie() || seen.containsKey(tasks)) continue;
+            seen.put(tasks, Boolean.FALSE);
+            java.util.Properties of = tasks.taskSet().properties();
+            String[] fields = of == null ? null : (String[]) all.get("" + of.getProperty("spark.jobGroup.id"));
+            // A barrier stage fails if some of its tasks wait.
+            if (fields != null && !tasks.isBarrier() && isFirstWithoutState(tasks.taskSet())) place(tasks, fields);
+        }
+    } catch (Throwable thrown) { // they run anywhere, as in plain Spark
+        String fault = "tasks without state: " + thrown;
+        if (!fault.equals(placeFault))
+            note("", System.currentTimeMillis(), "a stage was submitted", System.nanoTime(), 0, fault, "");
+        placeFault = fault;
+    } finally {
+        placing = false;
+    }
+}
+
+private void place(org.apache.spark.scheduler.TaskSetManager tasks, String[] fields) throws Exception {
+    for (int index = 0; index < tasks.tasks().length; index++) {
+        int field = tasks.tasks()[index].partitionId() + 1;
+        String executor = field < fields.length ? fields[field] : "";
+        if (executor.length() == 0 || !lives(executor, "")) continue;
+        Object place = new org.apache.spark.scheduler.ExecutorCacheTaskLocation(hostOf(executor), executor);
+        set(tasks.tasks()[index], "preferredLocs", scala.collection.immutable.Nil$.MODULE$.$colon$colon(place));
+        seen.put(tasks, Boolean.TRUE);
+    }
+    if (Boolean.TRUE.equals(seen.get(tasks))) fileAll(tasks);
+}
+
+/** Let tasks without state that wait for the executor `lost`, or ran there, run anywhere. */
+private void release(org.apache.spark.scheduler.TaskSetManager tasks, String lost) throws Exception {
+    for (int index = 0; index < tasks.tasks().length; index++)
+        if (hostAmong(tasks, index, lost) != null)
+            set(tasks.tasks()[index], "preferredLocs", scala.collection.immutable.Nil$.MODULE$);
+    fileAll(tasks);
+}
+
+/** File the waiting tasks of a stage anew, by what they prefer. After one wait they run anywhere. */
+private static void fileAll(org.apache.spark.scheduler.TaskSetManager tasks) {
+    org.apache.spark.scheduler.PendingTasksByLocality pending = tasks.pendingTasks();
+    pending.forExecutor().clear();
+    pending.forHost().clear();
+    pending.forRack().clear();
+    pending.noPrefs().clear();
+    pending.all().clear();
+    for (int index = tasks.tasks().length - 1; index >= 0; index--) // the last one filed runs first
+        if (isWaiting(tasks, index)) tasks.addPendingTask(index, true, false);
+    tasks.recomputeLocality();
+    long[] waits = tasks.localityWaits();
+    for (int level = 1; level < waits.length; level++) waits[level] = 0L;
+}
+
+/** Return true if a stage keeps no state, and every earlier one of its job does. */
+private boolean isFirstWithoutState(org.apache.spark.scheduler.TaskSet tasks) {
+    org.apache.spark.scheduler.DAGScheduler stages = context.dagScheduler();
+    scala.Option job = stages.jobIdToStageIds().get(Integer.valueOf(tasks.priority()));
+    if (job.isEmpty()) return false;
+    boolean stateless = false;
+    scala.collection.Iterator ids = ((scala.collection.mutable.HashSet) job.get()).iterator();
+    while (ids.hasNext()) {
+        Integer id = (Integer) ids.next();
+        scala.Option stage = id.intValue() > tasks.stageId() ? scala.Option.empty() : stages.stageIdToStage().get(id);
+        if (stage.isEmpty()) continue;
+        boolean keeps = keepsState(((org.apache.spark.scheduler.Stage) stage.get()).rdd(), new java.util.HashSet());
+        if (id.intValue() == tasks.stageId()) stateless = !keeps;
+        else if (!keeps) return false;
+    }
+    return stateless;
+}
+
+private static boolean keepsState(org.apache.spark.rdd.RDD rdd, java.util.Set visited) {
+    if (!visited.add(Integer.valueOf(rdd.id()))) return false;
+    if (rdd.getClass().getSimpleName().startsWith("StateStore")) return true;
+    scala.collection.Seq inputs = rdd.dependencies();
+    for (int i = 0; i < inputs.size(); i++) {
+        org.apache.spark.Dependency input = (org.apache.spark.Dependency) inputs.apply(i);
+        if (!(input instanceof org.apache.spark.ShuffleDependency) && keepsState(input.rdd(), visited)) return true;
+    }
+    return false;
 }
 
 /** Tasks moved before slots were offered, since the last call. */

@@ -8,9 +8,11 @@
  *   1 if it hands records to Python; tasks is their number, 0 if it was retried;
  *   "T partition task executor succeeded runMilliseconds waitedMilliseconds cpuNanoseconds records local remote written"
  *   a task of the last stage above, with shuffle bytes.
- * Stages with none of `names` are reported if `senders` is set and a stage with some reads from them.
+ * Stages with none of `names` are reported if `senders` is set and a stage with some reads from them. If `first` is set, the
+ * first one of a job is, with rank -1.
  */
-public static String loads(Object context, Object execution, String names, long after, int limit, boolean senders) {
+public static String loads(Object context, Object execution, String names, long after, int limit, boolean senders,
+        boolean first) {
     org.apache.spark.SparkContext spark = (org.apache.spark.SparkContext) context;
     org.apache.spark.sql.execution.streaming.runtime.StreamExecution query =
         (org.apache.spark.sql.execution.streaming.runtime.StreamExecution) execution;
@@ -18,7 +20,7 @@ public static String loads(Object context, Object execution, String names, long 
     // Only progress proves the end of a batch: a user's function may run several jobs in one.
     long over = query.lastProgress().batchId();
     if (after >= over) return "";
-    long first = -1;
+    long oldest = -1;
     org.apache.spark.status.AppStatusStore store = spark.statusStore();
     int[] jobs = spark.statusTracker().getJobIdsForGroup(query.runId().toString());
     java.util.Arrays.sort(jobs);
@@ -28,16 +30,17 @@ public static String loads(Object context, Object execution, String names, long 
             org.apache.spark.status.api.v1.JobData job = store.job(jobs[at]);
             long batch = batchOf(job);
             if (batch > over || !job.completionTime().isDefined()) continue;
-            if (first < 0) {
+            if (oldest < 0) {
                 // Not always the progress's last batch: an idle query reports progress, too.
                 if (batch <= after) return "";
-                first = Math.max(after + 1, batch - limit + 1);
+                oldest = Math.max(after + 1, batch - limit + 1);
             }
-            if (batch < first - 1) break;
+            if (batch < oldest - 1) break;
             if (job.status() != org.apache.spark.JobExecutionStatus.SUCCEEDED) continue;
             out.append("J\t").append(batch).append('\t')
                 .append(((java.util.Date) job.completionTime().get()).getTime()).append('\n');
-            if (batch >= first) stages(store, job, java.util.Arrays.asList(names.split(",")), senders, out);
+            java.util.List each = names.length() == 0 ? new java.util.ArrayList() : java.util.Arrays.asList(names.split(","));
+            if (batch >= oldest) stages(store, job, each, senders, first, out);
         } catch (java.util.NoSuchElementException gone) { break; }
     }
     return out.toString();
@@ -89,7 +92,7 @@ public static String work(Object context, Object execution, long after) {
 }
 
 private static void stages(org.apache.spark.status.AppStatusStore store, org.apache.spark.status.api.v1.JobData job,
-        java.util.List names, boolean senders, StringBuilder out) {
+        java.util.List names, boolean senders, boolean first, StringBuilder out) {
     java.util.TreeMap holders = new java.util.TreeMap();
     java.util.TreeMap graphs = new java.util.TreeMap();
     java.util.HashMap stageOf = new java.util.HashMap();
@@ -110,6 +113,9 @@ private static void stages(org.apache.spark.status.AppStatusStore store, org.apa
         String before = (String) ranks.get(pair[1]);
         ranks.put(pair[1], before == null ? "" + rank : before + "," + rank);
     }
+    java.util.TreeSet without = new java.util.TreeSet(graphs.keySet());
+    without.removeAll(ranks.keySet());
+    if (first && !without.isEmpty()) ranks.put(without.first(), "-1");
     java.util.TreeSet reported = new java.util.TreeSet(ranks.keySet());
     for (java.util.Iterator each = ranks.keySet().iterator(); senders && each.hasNext();)
         reported.addAll(parents((org.apache.spark.ui.scope.RDDOperationGraph) graphs.get(each.next()), stageOf));

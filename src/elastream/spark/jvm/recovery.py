@@ -39,7 +39,8 @@ class Recovery(DriverSide):
 
     def __init__(self, spark: SparkSession) -> None:
         super().__init__(spark, HERE / "Recovery.java", "org.apache.spark.scheduler.SparkListener")
-        self._sent, self._spread, self._listens = "", "", False
+        self._sent, self._spread, self._placed, self._listens = "", "", "", False
+        self.places = False  # True if tasks without state can be placed: under FAIR, no stage is seen before its offers
         try:
             coordinator = java_session(spark).streams().stateStoreCoordinator()
             self._object.begin(self.context, coordinator, java_queries(spark))
@@ -49,7 +50,7 @@ class Recovery(DriverSide):
     def start(self) -> None:
         if not self._listens:
             self._listens = True
-            self._object.listen()
+            self.places = bool(self._object.listen())
 
     def spread(self, executors: Sequence[str]) -> None:
         """Spread first batches of later queries over `executors`, in their order."""
@@ -63,6 +64,13 @@ class Recovery(DriverSide):
         if table != self._sent:
             self._object.follow(table)
             self._sent = table
+
+    def place(self, executors: Mapping[str, Sequence[str]]) -> None:
+        """Replace planned executors of tasks without state, by run and index ("": none)."""
+        table = "\n".join("\t".join((run, *each)) for run, each in executors.items())
+        if table != self._placed:
+            self._object.place(table)
+            self._placed = table
 
     def losses(self) -> tuple[Loss, ...]:
         """Return executors lost since the last call, oldest first."""

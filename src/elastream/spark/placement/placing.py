@@ -127,6 +127,7 @@ class Placing:
         self._where: dict[TaskId, Location] = {}
         self._under_way: dict[TaskId, _ActiveMigration] = {}
         self._landed_on: dict[TaskId, str] = {}
+        self._stateless: dict[str, Sequence[str]] = {}
         self._cold: set[str] = set()
         self._as_of: dict[str, int] = {}
         self._followed: object = None
@@ -146,6 +147,12 @@ class Placing:
     def where(self) -> Mapping[TaskId, Location]:
         with self._lock:
             return dict(self._where)
+
+    def stateless(self) -> Mapping[TaskId, str]:
+        """Return the executor on which each task without state ran last."""
+        with self._lock:
+            rows = list(self._stateless.items())
+        return {TaskId(name, index): each for name, executors in rows for index, each in enumerate(executors)}
 
     def targets(self) -> Mapping[TaskId, str]:
         with self._lock:
@@ -178,6 +185,7 @@ class Placing:
                 self._end(task, MigrationState.DROPPED)
             self._where = {task: at for task, at in self._where.items() if task.operator != name}
             self._landed_on = {task: host for task, host in self._landed_on.items() if task.operator != name}
+            self._stateless.pop(name, None)
             self._as_of.pop(name, None)
             self._cold.discard(name)
 
@@ -228,6 +236,12 @@ class Placing:
             if operator in self.states and batch > self._as_of.get(operator, -1):
                 self._as_of[operator] = batch
                 self._where |= {TaskId(operator, index): Location("", each) for index, each in enumerate(executors)}
+
+    def ran_without_state(self, operator: str, executors: Sequence[str]) -> None:
+        """Record the executors of an operator's tasks without state; none if they cannot be placed."""
+        with self._lock:
+            self._stateless[operator] = executors
+            self._ended_at.pop(operator, None)
 
     def relocate(self, places: Mapping[TaskId, Location]) -> None:
         """Record where tasks are from now on, whatever batches report."""
@@ -368,7 +382,7 @@ class Placing:
         return possible and each.loads < MAX_PRELOADS and (keep or self.states[task.operator].idle())
 
     def _snapshot_comes(self, each: _ActiveMigration, ended: Collection[str]) -> bool:
-        """Ask for a snapshot when the task's batch ends, a few times; return False if none will come in time."""
+        # Asks when the task's batch ends, a few times; returns False if none will come in time.
         task = each.migration.task
         if each.snapshots >= MAX_SNAPSHOTS or not self.may_wait(task):
             return False
@@ -382,7 +396,7 @@ class Placing:
             return False
 
     def _waits(self, each: _ActiveMigration) -> bool:
-        """Return True while an executor without tasks loads: its first task would unload the rest."""
+        # While an executor without tasks loads: its first task would unload the rest.
         neighbours = (other for other in self._under_way.values() if other.migration.host == each.migration.host)
         return each.load is not None or (each.keep and any(other.load for other in neighbours))
 

@@ -334,7 +334,8 @@ class CompiledQueries:
 
 
 def _followed(access: QueryAccess, each: RunningSegment) -> Query:
-    query = Query(access, each.query.id, each.segment.name, lambda stages: each.keyed)
+    stateless = next((stage.name for stage in each.segment.stages if not stage.keyed), "")
+    query = Query(access, each.query.id, each.segment.name, lambda stages: each.keyed, stateless)
     # A bounded query may end before the first look, which would not find it among the running ones.
     query.run(each.query.runId, each.query._jsq.streamingQuery() if each.bounded else None)
     return query

@@ -43,6 +43,8 @@ LATENCY_BATCHES = 7
 CLOCK_STEP_S = 0.5
 # A running batch is unusually long after STALLED seconds and UNUSUAL times the longest of the last ones.
 STALLED_S, UNUSUAL = 10.0, 3.0
+# Rank of the first stage without state.
+WITHOUT_STATE = -1
 # Batches with records but without costs of a stage's partitions, after which a remark says so.
 UNREAD_BATCHES = 5
 # First observed batches of a query: they start workers and compile code, and say nothing about later ones.
@@ -66,6 +68,7 @@ class QueryAccess:
     memory: ExecutorMemory | None = None  # receives executors' heartbeats; None if this Spark does not tell
     copies: StandbyRegistry | None = None  # receives executors' reports of standby replicas; None without any
     least_interval: Callable[[], float] = lambda: 0.0  # seconds from batch to batch from which state may move
+    stateless: bool = False  # True if tasks without state are observed and placed, too
     wall: Callable[[], float] = time.time  # clock that dates batches
     steady: Callable[[], float] = time.monotonic  # clock that nobody sets
     offset: float = field(init=False)  # of `wall` at first: a query may be found after the clock was set
@@ -77,13 +80,19 @@ class QueryAccess:
 class StatefulTasks:
     """Tasks of the stateful stages of one run of a query, batch by batch, from Spark's own telemetry.
 
-    Task p is on state partition p. With `senders`, the feeding stages are reported, too, without `ranks`.
+    Task p is on state partition p. With `senders`, feeding stages are reported, too; with `first`, the first without state.
     """
 
     def __init__(
-        self, loads: TaskLoads, execution: Java, stages: Sequence[StatefulStage], *, senders: bool = False
+        self,
+        loads: TaskLoads,
+        execution: Java,
+        stages: Sequence[StatefulStage],
+        *,
+        senders: bool = False,
+        first: bool = False,
     ) -> None:
-        self._loads, self._execution, self._senders = loads, execution, senders
+        self._loads, self._execution, self._reported = loads, execution, (senders, first)
         self._kinds = ranked_kinds(stages)
         self._partitions = {operator.rank: stage.partitions for stage in stages for operator in stage.operators}
         self._newest = -1
@@ -93,9 +102,9 @@ class StatefulTasks:
 
         Earlier ones are skipped. Raises Py4JError.
         """
-        if not self._kinds:
+        if not self._kinds and not self._reported[1]:
             return ()
-        arguments = self._execution, self._kinds, self._newest, batches, self._senders
+        arguments = self._execution, self._kinds, self._newest, batches, *self._reported
         loads = read_loads(self._loads.ask("loads", self._loads.context, *arguments), self._partitions)
         self._newest = max((load.batch for load in loads), default=self._newest)
         return loads
@@ -105,7 +114,7 @@ class Query:
     """One query through all its runs. It attaches its stateful stages to `access.placing`.
 
     `called` returns the operator names of stateful stages, upstream first, by default `"name/stage"`. A stage without
-    one is neither observed nor moved.
+    one is neither observed nor moved. `stateless` names the first without state, by default as the query.
     """
 
     def __init__(
@@ -114,9 +123,11 @@ class Query:
         query_id: str,
         name: str,
         called: Callable[[Sequence[StatefulStage]], Sequence[str]] | None = None,
+        stateless: str | None = None,
     ) -> None:
         self.id, self.name, self.runs, self._with = query_id, name, 0, access
         self._called = called or (lambda stages: [f"{name}/{stage.name}" for stage in stages])
+        self.stateless = (name if stateless is None else stateless) if access.stateless else ""
         self.run_id: str | None = None
         self._forget()
 
@@ -167,6 +178,8 @@ class Query:
     def end(self) -> None:
         for operator in self.operators:
             self._with.placing.detach(operator)
+        if self.stateless:
+            self._with.placing.detach(self.stateless)
         if self._with.traffic is not None:
             self._with.traffic.forget(self.name)
         self.run_id = None
@@ -275,8 +288,8 @@ class Query:
             self._with.traffic.take(self.name, self._names, loads)
 
     def _notice_step(self, now: float) -> None:
-        """Notice that the wall clock was set: shift earlier dates, and drop figures measured across the step."""
-        # Loads of partitions are unknown until two more batches have ended.
+        # Shifts earlier dates, and drops figures measured across the step. Loads of partitions are unknown until two more
+        # batches have ended.
         offset = now - self._with.steady()
         step, self._offset = offset - self._offset, offset
         untold = 0.0 if self._complete else self.stepped  # of a look that failed
@@ -307,7 +320,7 @@ class Query:
         return under_way if under_way > max(STALLED_S, UNUSUAL * usual) else 0.0
 
     def _under_way(self, now: float) -> float:
-        """Return for how long [s] a record of the running batch may have waited by `now`; 0 if none runs."""
+        # Seconds for which a record of the running batch may have waited; 0 if none runs.
         return 0.0 if self._since is None else max(0.0, now - self._since)
 
     def interval(self, now: float) -> float:
@@ -341,7 +354,6 @@ class Query:
 
     @property
     def _rows(self) -> float:
-        """Mean records of recent batches, without the first; NaN for fewer than two."""
         rows = [batch.rows for batch in self._rated()[1:]]
         return float(np.mean(rows)) if rows else NAN
 
@@ -430,16 +442,37 @@ class Query:
             loads[name] = loads[name]._replace(stored=self._stored.get(name))
         return loads
 
+    def stateless_loads(self, now: float) -> dict[str, PartitionLoads]:
+        """Return the loads of tasks without state at epoch second `now`, by their operator."""
+        window = self._windows.get(self.stateless)
+        if window is None or window.newest is None:
+            return {}
+        width = window.newest.partitions
+        loads = window.loads(width, now)
+        return {self.stateless: loads._replace(records=np.full(width, NAN), state=np.zeros(width))}
+
     @property
     def remarks(self) -> tuple[str, ...]:
         """Return sentences for people on figures of the query that cannot be read."""
-        return tuple(
+        unread = tuple(
             f"the state partitions of {name} are not balanced: in {UNREAD_BATCHES} batches with records, no job ran its "
             f"{counted(self.stages[name].partitions, 'partition')} as tasks of their own, as behind coalesce or a union of "
             "the batch with itself"
             for name, batches in self._unread.items()
             if batches >= UNREAD_BATCHES and self.stages
         )
+        return (*unread, *filter(None, [self._unplaced]))
+
+    @property
+    def _unplaced(self) -> str:
+        window, recovery, why = self._windows.get(self.stateless), self._with.recovery, ""
+        if recovery is None:
+            why = "this session has no executors, or its Spark lacks internals that this needs"
+        elif not recovery.places:
+            why = "spark.scheduler.mode is not FIFO"
+        elif window is not None and not window.even:
+            why = "their number changes from batch to batch"
+        return f"the tasks of {self.name} without state are not placed: {why}" if self.stateless and why else ""
 
     def newest_load(self, name: str) -> StageLoad | None:
         """Return the cost of each task of the stage `name` in the newest batch; None before the first."""
@@ -463,19 +496,25 @@ class Query:
             state = StatePartitions(self._with.spark, run, stage.partitions, stage.operators, self._with.driver, disk)
             self._with.placing.attach(name, state)
         self._names = {operator.rank: name for name, stage in self.stages.items() for operator in stage.operators}
-        if stages and self._with.task_loads is not None:
+        if first := bool(self.stateless):
+            self._names[WITHOUT_STATE] = self.stateless
+        if (stages or first) and self._with.task_loads is not None:
             senders = self._with.traffic is not None
-            self._tasks = StatefulTasks(self._with.task_loads, self._execution, stages, senders=senders)
+            self._tasks = StatefulTasks(self._with.task_loads, self._execution, stages, senders=senders, first=first)
 
     def _take(self, name: str, load: StageLoad) -> bool:
-        """Add the load of a stage; return False if its tasks are not its state partitions."""
+        # Returns False if its tasks are not its state partitions.
         assert self.stages is not None
-        if load.partitions != self.stages[name].partitions:
+        if name in self.stages and load.partitions != self.stages[name].partitions:
             return False
         if self._unsure:
             load = replace(load, seconds=NAN)
-        self._windows.setdefault(name, LoadWindow()).add(load)
-        self._with.placing.ran(name, load.batch, load.executor)
+        window = self._windows.setdefault(name, LoadWindow())
+        window.add(load)
+        if name in self.stages:
+            self._with.placing.ran(name, load.batch, load.executor)
+        else:
+            self._with.placing.ran_without_state(name, () if self._unplaced else load.executor)
         return True
 
 

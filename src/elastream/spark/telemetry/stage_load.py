@@ -51,7 +51,8 @@ class StageLoad:
     batch: int  # number of the batch in its query
     stage: int  # Spark's id
     parents: tuple[int, ...]  # ids of the stages whose shuffles it reads
-    # Stateful operators that its tasks run, as `StatefulOperator.rank` counts them; empty for a feeding stage.
+    # Stateful operators that its tasks run, as `StatefulOperator.rank` counts them; empty for a feeding stage,
+    # -1 for the first without state.
     ranks: tuple[int, ...]
     python: bool  # True if its tasks hand records to Python, whose CPU time Spark does not count
     seconds: float  # from the end of the previous batch to the end of this one; NaN if unknown
@@ -203,6 +204,10 @@ class LoadWindow:
     def newest(self) -> StageLoad | None:
         """The last batch; None before the first."""
         return self._loads[-1] if self._loads else None
+
+    @property
+    def even(self) -> bool:
+        return len({load.partitions for load in self._loads}) == 1
 
     def loads(self, partitions: int, now: float) -> PartitionLoads:
         """Return the load of `partitions` at epoch second `now`, without state sizes; unknown before LEAST_SAMPLES batches.
