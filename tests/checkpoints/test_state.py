@@ -25,35 +25,12 @@ from elastream.checkpoints.repartition import (
     in_format,
     repartition,
 )
-from elastream.checkpoints.state import PROVIDER, ROCKSDB, WIDTH, checkpoint_state, checkpoints_of
+from elastream.checkpoints.state import checkpoint_state, checkpoints_of
+from elastream.cli.state import _session
 from elastream.errors import EnvironmentProblem, InputError
 from elastream.recording.manifest import APPLICATION
+from support.checkpoints import BATCH, checkpoint
 from support.commands import invoke
-
-BATCH = 4
-
-
-def checkpoint(folder: Path, *, rows: tuple[int, ...], logs: int = 2, store: str = ROCKSDB, committed: int = BATCH) -> Path:
-    """Write the checkpoint of a query with one stateful operator, whose snapshots are of the first batch."""
-    for name in ("offsets", "commits", "state/0/_metadata"):
-        (folder / name).mkdir(parents=True)
-    (folder / "metadata").write_text('{"id":"1"}')
-    settings = {PROVIDER: f"spark.{store}", WIDTH: str(len(rows))}
-    (folder / "offsets" / str(BATCH)).write_text(f"v1\n{json.dumps({'conf': settings})}\n{{}}")
-    (folder / "commits" / str(committed)).write_text("v1\n{}")
-    info = {"operatorInfo": {"operatorId": 0, "operatorName": "dedupe"}, "stateStoreInfo": []}
-    (folder / "state/0/_metadata/metadata").write_text(f"v1\n{json.dumps(info)}")
-    for number, count in enumerate(rows):
-        place = folder / "state" / "0" / str(number)
-        place.mkdir()
-        with zipfile.ZipFile(place / "1.zip", "w") as packed:
-            listed = {"sstFiles": [{"sizeBytes": 1000 * count}], "numKeys": count}
-            packed.writestr("metadata", f"v1\n{json.dumps(listed)}")
-        for version in range(2, 2 + logs):
-            (place / f"{version}.changelog").write_bytes(b"12345")
-    for place, _, _ in os.walk(folder):
-        os.utime(place, (0, 0))
-    return folder
 
 
 def test_rows_bytes_and_change_logs_of_each_partition(tmp_path: Path) -> None:
@@ -411,3 +388,20 @@ def test_undone_repartition_leaves_nothing_in_the_way_of_the_next(tmp_path: Path
     changes.undo(new, Repartitioned(old, 2, 3, 1, 1.0, Prediction()))
     assert checkpoint_state(new).width == 2
     check_repartition(checkpoint_state(new), 3, stopped=True)
+
+
+def test_comma_above_a_checkpoint_does_not_split_the_sessions_path(tmp_path: Path, monkeypatch) -> None:
+    paths, beside = list[Path](), tmp_path / "a, b"
+    beside.mkdir()
+
+    def opened(master: str, name: str, folder: Path, settings: dict) -> SimpleNamespace:
+        (folder / "scratch").mkdir()
+        paths.append(folder)
+        return SimpleNamespace(stop=lambda: paths.append(next(beside.glob("*/scratch"))))
+
+    monkeypatch.setattr("elastream.spark.jvm.session.open_session", opened)
+    with _session(beside):
+        pass
+    assert "," not in str(paths[0])
+    assert len(paths) == 2
+    assert list(beside.iterdir()) == []

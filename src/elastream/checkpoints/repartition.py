@@ -28,7 +28,7 @@ from functools import partial
 from itertools import combinations, pairwise
 from pathlib import Path
 from statistics import median
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -53,6 +53,8 @@ AT_FDCWD, RENAME_EXCHANGE = -100, 2
 SUFFIX = ".repartitioning"
 # Setting with the format of a query's state files, which Spark's repartition takes from the session.
 FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+# Spark's repartition escapes these characters of a path, and looks for a folder of that name.
+ESCAPED = re.compile(r"[^\w!'()*+,./:;=@~$&-]")
 # Seconds between checks of the time that a repartition may take.
 CANCEL_S = 0.2
 PAUSES = "repartitions.jsonl"  # on this machine, in the cache folder
@@ -265,9 +267,10 @@ def repartition(
                     raise EnvironmentProblem(f"{folder} cannot be copied beside itself: {error.args[0][0][2]}") from error
                 say(f"repartitioning from {state.width} to {partitions}")
                 try:
-                    spark._streamingCheckpointManager.repartition(str(copy), partitions, not skip_open_batch)
-                    say("comparing the rows")
-                    rows = _compare(spark, state, copy, partitions)
+                    with _readable_by_spark(copy) as path:
+                        spark._streamingCheckpointManager.repartition(str(path), partitions, not skip_open_batch)
+                        say("comparing the rows")
+                        rows = _compare(spark, state, path, partitions)
                 except ElastreamError:
                     raise
                 except Exception as error:
@@ -354,6 +357,17 @@ def in_format(conf: "RuntimeConfig", commit: Path) -> Iterator[None]:
             conf.unset(FORMAT)
         else:
             conf.set(FORMAT, before)
+
+
+@contextmanager
+def _readable_by_spark(folder: Path) -> Iterator[Path]:
+    if ESCAPED.search(str(folder)) is None:
+        yield folder
+        return
+    with TemporaryDirectory() as above:
+        link = Path(above) / "checkpoint"
+        link.symlink_to(folder)
+        yield link
 
 
 def _link(checkpoint: Path, source: str, target: str) -> None:

@@ -160,9 +160,13 @@ def _session(beside: Path) -> "Iterator[SparkSession]":
         driver_address=LOOPBACK, executor_memory=1024, executor_cores=cores, state_partitions=cores, state_store="disk"
     )
     settings = {name: each for name, each in settings.items() if name != FILE_MANAGER}
-    with tempfile.TemporaryDirectory(prefix="elastream-repartition-", dir=beside, ignore_cleanup_errors=True) as folder:
-        spark = open_session(f"local[{cores}]", "elastream.repartition", Path(folder), settings)
-        try:
-            yield spark
-        finally:
-            spark.stop()
+    with ExitStack() as stack:
+        folder = stack.enter_context(
+            tempfile.TemporaryDirectory(prefix="elastream-repartition-", dir=beside, ignore_cleanup_errors=True)
+        )
+        # Spark splits the path of its scratch folder at commas.
+        link = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "session"
+        link.symlink_to(folder)
+        spark = open_session(f"local[{cores}]", "elastream.repartition", link, settings)
+        stack.callback(spark.stop)
+        yield spark
