@@ -277,6 +277,12 @@ def test_address_of_this_machine_is_its_path(tmp_path: Path) -> None:
     assert invoke("state", f"file://{folder}").exit_code == 0
 
 
+def test_file_that_spark_still_writes_does_not_count(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "c", rows=(1,))
+    (folder / "state/0/_metadata/.metadata.1.tmp").write_text('{"operatorName"')
+    assert checkpoint_state(folder).operators[0].name == "dedupe"
+
+
 def test_torn_offsets_are_named(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "c", rows=(1,))
     (folder / "offsets" / str(BATCH)).write_text("v1\n{torn")

@@ -262,8 +262,9 @@ def _operators(files: CheckpointFiles, committed: int, width: int) -> Sequence[O
 
 
 def _operator_name(files: CheckpointFiles, place: str) -> str:
-    for path in files.below(f"{place}/_metadata"):
-        for line in [] if path.endswith(".crc") else files.content(path).decode(errors="replace").splitlines():
+    # Names of checksums, and of files that Spark is about to rename, begin with a dot.
+    for path in (each for each in files.below(f"{place}/_metadata") if "/." not in each):
+        for line in files.content(path).decode(errors="replace").splitlines():
             if '"operatorName"' in line:
                 info: Mapping[str, Any] = json.loads(line)
                 return str(info["operatorInfo"]["operatorName"])
