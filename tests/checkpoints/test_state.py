@@ -25,35 +25,12 @@ from elastream.checkpoints.repartition import (
     in_format,
     repartition,
 )
-from elastream.checkpoints.state import PROVIDER, ROCKSDB, WIDTH, checkpoint_state, checkpoints_of
+from elastream.checkpoints.state import checkpoint_state, checkpoints_of
+from elastream.cli.state import _session
 from elastream.errors import EnvironmentProblem, InputError
 from elastream.recording.manifest import APPLICATION
+from support.checkpoints import BATCH, checkpoint
 from support.commands import invoke
-
-BATCH = 4
-
-
-def checkpoint(folder: Path, *, rows: tuple[int, ...], logs: int = 2, store: str = ROCKSDB, committed: int = BATCH) -> Path:
-    """Write the checkpoint of a query with one stateful operator, whose snapshots are of the first batch."""
-    for name in ("offsets", "commits", "state/0/_metadata"):
-        (folder / name).mkdir(parents=True)
-    (folder / "metadata").write_text('{"id":"1"}')
-    settings = {PROVIDER: f"spark.{store}", WIDTH: str(len(rows))}
-    (folder / "offsets" / str(BATCH)).write_text(f"v1\n{json.dumps({'conf': settings})}\n{{}}")
-    (folder / "commits" / str(committed)).write_text("v1\n{}")
-    info = {"operatorInfo": {"operatorId": 0, "operatorName": "dedupe"}, "stateStoreInfo": []}
-    (folder / "state/0/_metadata/metadata").write_text(f"v1\n{json.dumps(info)}")
-    for number, count in enumerate(rows):
-        place = folder / "state" / "0" / str(number)
-        place.mkdir()
-        with zipfile.ZipFile(place / "1.zip", "w") as packed:
-            listed = {"sstFiles": [{"sizeBytes": 1000 * count}], "numKeys": count}
-            packed.writestr("metadata", f"v1\n{json.dumps(listed)}")
-        for version in range(2, 2 + logs):
-            (place / f"{version}.changelog").write_bytes(b"12345")
-    for place, _, _ in os.walk(folder):
-        os.utime(place, (0, 0))
-    return folder
 
 
 def test_rows_bytes_and_change_logs_of_each_partition(tmp_path: Path) -> None:
@@ -283,12 +260,11 @@ def test_what_is_no_checkpoint_is_named(tmp_path: Path) -> None:
     ("place", "sentence"),
     [
         ("nothing", "there is no folder nothing"),
-        ("s3a://bucket/c", "s3a://bucket/c is not on this machine: only checkpoints on a local disk can be read"),
         ("c/offsets", "c/offsets is a part of the checkpoint c: name that one"),
         ("c/state/0/1", "c/state/0/1 is a part of the checkpoint c: name that one"),
     ],
 )
-def test_place_that_is_no_local_checkpoint_is_named(tmp_path: Path, monkeypatch, place: str, sentence: str) -> None:
+def test_place_that_is_no_checkpoint_is_named_by_both(tmp_path: Path, monkeypatch, place: str, sentence: str) -> None:
     monkeypatch.chdir(tmp_path)
     checkpoint(Path("c"), rows=(1, 1))
     for command in (["state"], ["repartition", "--partitions", "4"]):
@@ -299,6 +275,12 @@ def test_place_that_is_no_local_checkpoint_is_named(tmp_path: Path, monkeypatch,
 def test_address_of_this_machine_is_its_path(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "c", rows=(1, 1))
     assert invoke("state", f"file://{folder}").exit_code == 0
+
+
+def test_file_that_spark_still_writes_does_not_count(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "c", rows=(1,))
+    (folder / "state/0/_metadata/.metadata.1.tmp").write_text('{"operatorName"')
+    assert checkpoint_state(folder).operators[0].name == "dedupe"
 
 
 def test_torn_offsets_are_named(tmp_path: Path) -> None:
@@ -384,7 +366,7 @@ def test_checkpoint_before_a_repartition_is_no_query_of_the_run(tmp_path: Path) 
     (tmp_path / "run.json").write_text('{"format": 1, "flow": "f", "started": 0.0}')
     for name in ("source", "source.4-partitions", "source.repartitioning"):
         checkpoint(tmp_path / "checkpoint" / name, rows=(1,))
-    assert list(checkpoints_of(tmp_path)) == ["source"]
+    assert list(checkpoints_of(tmp_path / "checkpoint")) == ["source"]
 
 
 def test_recording_of_an_autopilot_has_no_checkpoint(tmp_path: Path) -> None:
@@ -412,3 +394,20 @@ def test_undone_repartition_leaves_nothing_in_the_way_of_the_next(tmp_path: Path
     changes.undo(new, Repartitioned(old, 2, 3, 1, 1.0, Prediction()))
     assert checkpoint_state(new).width == 2
     check_repartition(checkpoint_state(new), 3, stopped=True)
+
+
+def test_comma_above_a_checkpoint_does_not_split_the_sessions_path(tmp_path: Path, monkeypatch) -> None:
+    paths, beside = list[Path](), tmp_path / "a, b"
+    beside.mkdir()
+
+    def opened(master: str, name: str, folder: Path, settings: dict) -> SimpleNamespace:
+        (folder / "scratch").mkdir()
+        paths.append(folder)
+        return SimpleNamespace(stop=lambda: paths.append(next(beside.glob("*/scratch"))))
+
+    monkeypatch.setattr("elastream.spark.jvm.session.open_session", opened)
+    with _session(beside):
+        pass
+    assert "," not in str(paths[0])
+    assert len(paths) == 2
+    assert list(beside.iterdir()) == []

@@ -155,13 +155,13 @@ def test_file_of_figures_that_cannot_be_written_is_refused_first(tmp_path: Path,
     for place in (tmp_path, tmp_path / "file" / "page"):
         result = invoke(*command, option, place)
         assert result.exit_code == 2
-        assert "cannot be written" in " ".join(result.stderr.replace("│", " ").split())
+        assert "cannot be written" in result.stderr
 
 
 def test_devices_take_figures() -> None:
     for place in ("/dev/null", "-"):
         result = invoke("experiment", "nothing", "--json", place)
-        assert "there is no experiment 'nothing'" in " ".join(result.stderr.replace("│", " ").split())
+        assert "there is no experiment 'nothing'" in result.stderr
 
 
 def test_command_without_experiments_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,9 +46,9 @@ def refused(result: Result, *named: str) -> None:
     ("option", "named"),
     [
         (("--seed", "1" + 20 * "0"), "seed is 100000000000000000000; it must be a whole number from 0 to 4294967295"),
-        (("--seed", "-1"), "Invalid value"),
-        (("--max-hosts", "0"), "Invalid value"),
-        (("--max-hosts", "-3"), "Invalid value"),
+        (("--seed", "-1"), "invalid value"),
+        (("--max-hosts", "0"), "invalid value"),
+        (("--max-hosts", "-3"), "invalid value"),
         (("--policy", "static:hosts=-1"), "-1 is not a whole number of 1 or more"),
         (("--period", "1us"), "is not a time from one plan to the next: the least is 10 ms"),
         (("--period", "-1s"), "it is negative"),
@@ -131,3 +131,26 @@ def test_any_recorded_load_is_taken_or_refused_in_a_sentence(content):
 def test_documents_that_make_no_sense_are_refused_where_they_do_not(before, after, named):
     Path("job.yaml").write_text(DOCUMENT.replace(before, after, 1))
     refused(invoke("check", "job.yaml"), "job.yaml:", named)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("repartition", "c", "--partitions", "x"), "invalid value for '--partitions': "),
+        (("simulate", "job.yaml", "--seed", "1.5"), "invalid value for '--seed': "),
+        (("simulate", "job.yaml", "--max-hosts", "0"), "invalid value for '--max-hosts': "),
+        (("bench", "shuffle", "--executor-cores", "x"), "invalid value for '--executor-cores': "),
+        (("repartition", "c"), "missing option '--partitions'"),
+        (("repartition", "c", "64", "--partitions", "64"), "got unexpected extra argument"),
+        (("state",), "missing argument 'PLACE'"),
+        (("state", "--jsom", "c"), "no such option: --jsom"),
+        (("stat", "c"), "no such command 'stat'"),
+        (("--jsom",), "no such option: --jsom"),
+    ],
+)
+def test_wrong_command_line_is_one_sentence_that_names_its_help(words, sentence):
+    result = invoke(*words)
+    refused(result, f"elastream: {sentence}", f"; see elastream {words[0]}".removesuffix(" --jsom").removesuffix(" stat"))
+    assert result.stderr.count("\n") == 1
+    assert result.stderr.endswith(" --help\n")
+    assert result.stdout == ""

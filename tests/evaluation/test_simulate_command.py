@@ -102,8 +102,8 @@ def test_a_document_with_a_cloud_is_simulated_as_it_runs(tmp_path):
         (("--policy", "btu", "--load", "5/s", "--limit", "1min", "--region", "x"), "--region applies to a price list"),
         (("--policy", "btu", "--load", "5/s", "--limit", "0s"), "'0s' is not a duration"),
         (("--policy", "btu", "--load", "5/s", "--limit", "1min", "--period", "0s"), "'0s' is not a duration"),
-        (("--policy", "btu", "--load", "5/s", "--limit", "1min", "--max-hosts", "-3"), "Invalid value for '--max-hosts'"),
-        (("--policy", "btu", "--load", "5/s", "--limit", "1min", "--target", "1.5"), "Invalid value for '--target'"),
+        (("--policy", "btu", "--load", "5/s", "--limit", "1min", "--max-hosts", "-3"), "invalid value for '--max-hosts'"),
+        (("--policy", "btu", "--load", "5/s", "--limit", "1min", "--target", "1.5"), "invalid value for '--target'"),
         (("--policy", "btu", "--load", "5/s", "--limit", "1e999s"), "is too large"),
         ((*SHORT, "--speeds", "wlk"), "wlk: there is no trace of host speeds 'wlk', did you mean 'walk'?"),
         ((*SHORT, "--speeds", "walk:step=2"), "a step of 2 is wider than a walk of mean 0.85 up to 1"),
@@ -121,7 +121,7 @@ def test_a_document_with_a_cloud_is_simulated_as_it_runs(tmp_path):
 def test_what_a_user_can_put_right_is_one_sentence(document, words, sentence):
     found = invoke("simulate", document, *words)
     assert found.exit_code == 2
-    assert sentence in " ".join(found.output.replace("│", " ").split())
+    assert sentence in found.output
     assert "Traceback" not in found.output
 
 

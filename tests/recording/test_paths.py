@@ -28,6 +28,7 @@ from elastream.recording.paths import (
     remove_tree,
     scanned,
     stamp_of,
+    tree,
     write_whole,
 )
 from elastream.spark.dataflow.change_log import newest_rows, tidy
@@ -108,6 +109,15 @@ def test_a_folder_is_listed_with_sizes_and_removed_with_all_that_is_in_it(root):
     assert [each.name for each in (root / "x").glob("f*")] == ["file"]
     remove_tree(root / "x")
     assert not (root / "x" / "y" / "deep").exists()
+
+
+def test_tree_holds_every_file_by_its_name_below_the_folder(root):
+    names = {"file", "x/y/deep", "x/a, b/50%", "x/Ü/#1"}
+    for name in names:
+        write_whole(root / "c #1" / name, name.encode())
+    assert {each.name: each.bytes for each in tree(root / "c #1")} == {name: len(name.encode()) for name in names}
+    assert {(root / "c #1" / name).read_text() for name in names} == names
+    assert next(iter(tree(root / "c #1" / "x" / "y"))).name == "deep"
 
 
 def test_arrow_reads_what_it_wrote(root):

@@ -195,3 +195,11 @@ def test_state_that_no_query_would_find_is_refused(
         repartition(on_disk, tmp_path / "checkpoint", 5, lambda _: None, stopped=True)
     assert checkpoint_state(tmp_path / "checkpoint").width == 2
     assert sorted(each.name for each in tmp_path.iterdir()) == ["checkpoint", "rows"]
+
+
+def test_checkpoint_in_a_folder_of_any_name_is_repartitioned(on_disk: SparkSession, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "a b, 50%" / "c#1"
+    write_rows(tmp_path / "rows", 0)
+    found = run_to_the_end(on_disk, deduplicated, tmp_path / "rows", checkpoint, "append")
+    assert repartition(on_disk, checkpoint, 5, lambda _: None, stopped=True).rows == len(found)
+    assert checkpoint_state(checkpoint).width == 5

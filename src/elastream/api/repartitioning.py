@@ -43,7 +43,7 @@ from elastream.checkpoints.repartition import (
     states_to_change,
     undo,
 )
-from elastream.checkpoints.state import checkpoint_state, checkpoints_of
+from elastream.checkpoints.state import checkpoint_state, checkpoints_of, local_root
 from elastream.control.width import WidthAdvice
 from elastream.core.action import Action, Outcome, Repartition, Status
 from elastream.core.alarm import Alarms
@@ -142,7 +142,7 @@ class RunCheckpoints:
             return refusal
         try:
             check_release(SPARK)
-            folders = checkpoints_of(self.directory.root)
+            folders = checkpoints_of(local_root(self.directory.root))
             if first := next((each for each in map(checkpoint_state, folders.values()) if each.committed < 0), None):
                 return f"the first batch of {first.folder.name!r} is not committed"
             states = states_to_change(folders, action.partitions, skip_open_batch=True, stopped=True)
@@ -238,7 +238,7 @@ def request_repartition(
     check_live(root, Recording.outline(root), "repartitions")
     if holder_of(directory.controller_lock) is not None:
         raise InputError(f"{root} runs only until it has caught up: repartition it while it sleeps")
-    states = states_to_change(checkpoints_of(root), partitions, skip_open_batch=True, stopped=True)
+    states = states_to_change(checkpoints_of(local_root(root)), partitions, skip_open_batch=True, stopped=True)
     pause, before = predicted_together(states.values(), partitions), max(each.width for each in states.values())
     answer = _Answer(directory, sleep)
     try:

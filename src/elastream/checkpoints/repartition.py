@@ -17,6 +17,7 @@ import ctypes
 import json
 import math
 import os
+import re
 import shutil
 import threading
 import time
@@ -27,7 +28,7 @@ from functools import partial
 from itertools import combinations, pairwise
 from pathlib import Path
 from statistics import median
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -52,6 +53,8 @@ AT_FDCWD, RENAME_EXCHANGE = -100, 2
 SUFFIX = ".repartitioning"
 # Setting with the format of a query's state files, which Spark's repartition takes from the session.
 FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+# Spark's repartition escapes these characters of a path, and looks for a folder of that name.
+ESCAPED = re.compile(r"[^\w!'()*+,./:;=@~$&-]")
 # Seconds between checks of the time that a repartition may take.
 CANCEL_S = 0.2
 PAUSES = "repartitions.jsonl"  # on this machine, in the cache folder
@@ -111,7 +114,7 @@ class Repartitioned:
 
 
 def check_repartition(
-    state: CheckpointState, partitions: int, *, skip_open_batch: bool = False, stopped: bool = False
+    state: CheckpointState[Path], partitions: int, *, skip_open_batch: bool = False, stopped: bool = False
 ) -> None:
     """Raise InputError if the state of `state` cannot get `partitions` partitions now.
 
@@ -141,7 +144,7 @@ def check_repartition(
     _check_exchange(name.resolve())
 
 
-def _is_keyless(state: CheckpointState, operator: OperatorState) -> bool:
+def _is_keyless(state: CheckpointState[Path], operator: OperatorState) -> bool:
     # The query looks for its rows in partition 0; Spark's repartition would put them elsewhere.
     if len(operator.partitions) < state.width:
         return True
@@ -150,7 +153,7 @@ def _is_keyless(state: CheckpointState, operator: OperatorState) -> bool:
     return any(each.read_bytes().partition(b'"fields":[')[2].startswith(b"]") for each in schemas)
 
 
-def _check_stopped(state: CheckpointState) -> None:
+def _check_stopped(state: CheckpointState[Path]) -> None:
     name, owner, user = state.folder, state.folder.stat().st_uid, os.geteuid()
     if owner != user:
         raise InputError(f"{name} belongs to user {owner}, whose query could not write the files of user {user}")
@@ -185,7 +188,7 @@ def _check_exchange(folder: Path) -> None:
 
 def states_to_change(
     folders: Mapping[str, Path], partitions: int, *, skip_open_batch: bool = False, stopped: bool = False
-) -> Mapping[str, CheckpointState]:
+) -> Mapping[str, CheckpointState[Path]]:
     """Return the states of another width. Raises InputError if one cannot change, or none needs to."""
     states = {name: checkpoint_state(folder) for name, folder in folders.items()}
     keyed = {name: each for name, each in states.items() if each.operators}
@@ -196,7 +199,7 @@ def states_to_change(
     return changing
 
 
-def before_of(state: CheckpointState) -> Path:
+def before_of(state: CheckpointState[Path]) -> Path:
     folder = state.folder.resolve()
     return folder.with_name(f"{folder.name}.{state.width}-partitions")
 
@@ -208,11 +211,11 @@ def check_release(version: str) -> None:
         raise EnvironmentProblem(f"state is repartitioned by Spark {needed} or newer, and this is {version}")
 
 
-def predicted(state: CheckpointState, partitions: int) -> Prediction:
+def predicted(state: CheckpointState[Path], partitions: int) -> Prediction:
     return predicted_pause(read_pauses(cache_folder() / PAUSES), state.width + partitions, state.megabytes)
 
 
-def predicted_together(states: Iterable[CheckpointState], partitions: int) -> Prediction:
+def predicted_together(states: Iterable[CheckpointState[Path]], partitions: int) -> Prediction:
     """Return the pause for `states` one after another."""
     pauses = [predicted(each, partitions) for each in states]
     return Prediction(math.fsum(each.shortest for each in pauses), math.fsum(each.longest for each in pauses))
@@ -264,9 +267,10 @@ def repartition(
                     raise EnvironmentProblem(f"{folder} cannot be copied beside itself: {error.args[0][0][2]}") from error
                 say(f"repartitioning from {state.width} to {partitions}")
                 try:
-                    spark._streamingCheckpointManager.repartition(str(copy), partitions, not skip_open_batch)
-                    say("comparing the rows")
-                    rows = _compare(spark, state, copy, partitions)
+                    with _readable_by_spark(copy) as path:
+                        spark._streamingCheckpointManager.repartition(str(path), partitions, not skip_open_batch)
+                        say("comparing the rows")
+                        rows = _compare(spark, state, path, partitions)
                 except ElastreamError:
                     raise
                 except Exception as error:
@@ -355,6 +359,17 @@ def in_format(conf: "RuntimeConfig", commit: Path) -> Iterator[None]:
             conf.set(FORMAT, before)
 
 
+@contextmanager
+def _readable_by_spark(folder: Path) -> Iterator[Path]:
+    if ESCAPED.search(str(folder)) is None:
+        yield folder
+        return
+    with TemporaryDirectory() as above:
+        link = Path(above) / "checkpoint"
+        link.symlink_to(folder)
+        yield link
+
+
 def _link(checkpoint: Path, source: str, target: str) -> None:
     parts = Path(source).relative_to(checkpoint).parts
     if parts[0] == "state" and "_metadata" not in parts:
@@ -364,7 +379,7 @@ def _link(checkpoint: Path, source: str, target: str) -> None:
     shutil.copy2(source, target)
 
 
-def _compare(spark: "SparkSession", state: CheckpointState, copy: Path, partitions: int) -> int:
+def _compare(spark: "SparkSession", state: CheckpointState[Path], copy: Path, partitions: int) -> int:
     """Return the number of rows in all operators. Raises EnvironmentProblem if rows or their places are wrong."""
     total = 0
     for each in state.operators:

@@ -1,25 +1,28 @@
-"""State of a checkpoint, from its files alone: no Spark is needed, and nothing is written.
+"""State of a checkpoint, from its files alone.
 
 For each batch, Spark's stores write the changes (`7.changelog`, `7.delta`) or the whole state (`7.zip`, `7.snapshot`).
 RocksDB keeps the data of snapshots in shared files (`SSTs`), which a snapshot lists.
 """
 
+import io
 import json
 import math
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from elastream.core.wording import counted, percent
 from elastream.errors import InputError, in_one_line
 from elastream.recording.directory import RunDirectory
-from elastream.recording.manifest import APPLICATION, read_manifest
-from elastream.recording.paths import path_of
-from elastream.spark.telemetry.state_files import LocalDisk, file_size, files_of, has_rows, size_and_rows
-from elastream.spark.worker.composition import latest_batch
+from elastream.recording.manifest import APPLICATION, directory_of, read_manifest
+from elastream.recording.mirror import COPY
+from elastream.recording.paths import AnyPath, FolderEntry, names_in, path_of, tree
+from elastream.spark.telemetry.state_files import NAN, Listed, files_of, has_rows, named_files, packed_size_and_rows
 
 ROCKSDB = "RocksDBStateStoreProvider"
 PROVIDER, WIDTH = "spark.sql.streaming.stateStore.providerClass", "spark.sql.shuffle.partitions"
@@ -29,6 +32,10 @@ BESIDE = re.compile(r".+\.(repartitioning|\d+-partitions)")
 SKEWED = 2.0
 # Change logs from which loading a partition takes long, ten times Spark's default between two snapshots.
 MANY_LOGS = 100
+# Snapshots that are read at once.
+READERS = 8
+
+P = TypeVar("P", bound=AnyPath)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +77,14 @@ class OperatorState:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointState:
+class CheckpointState(Generic[P]):
     """State of a query's checkpoint.
 
     Attributes:
         committed: Newest committed batch; -1 before the first.
     """
 
-    folder: Path
+    folder: P
     batch: int
     committed: int
     width: int
@@ -112,97 +119,163 @@ class CheckpointState:
         return sentences
 
 
-def local_folder(place: Path) -> Path:
-    """Return the folder of a path or `file:` address."""
+class CheckpointFiles:
+    """Implements StateDisk for a checkpoint. `look` lists its whole tree."""
+
+    current: ClassVar[bool] = False
+
+    def __init__(self, folder: AnyPath) -> None:
+        self.folder = folder
+        self.look()
+
+    def look(self) -> int:
+        self._entries: dict[str, FolderEntry] = {each.name: each for each in tree(self.folder)}
+        self._names: dict[str, set[str]] = {}
+        for path in self._entries:
+            while path:
+                folder, _, name = path.rpartition("/")
+                names = self._names.setdefault(folder, set())
+                if name in names:
+                    break
+                names.add(name)
+                path = folder
+        return time.monotonic_ns()
+
+    def names(self, folder: str) -> Collection[str]:
+        return self._names.get(folder, ())
+
+    def numbers(self, folder: str) -> Sequence[int]:
+        return sorted(int(name) for name in self.names(folder) if name.isdecimal())
+
+    def below(self, folder: str) -> Sequence[str]:
+        return sorted(path for path in self._entries if path.startswith(f"{folder}/"))
+
+    def files(self, folder: str) -> Sequence[Listed]:
+        return list(named_files(f"{folder}/{name}" for name in self.names(folder)))
+
+    def modified(self, path: str) -> float:
+        return self._entries[path].modified
+
+    def content(self, path: str) -> bytes:
+        return self.folder.joinpath(path).read_bytes()
+
+    def size_and_rows(self, path: str) -> tuple[float, float]:
+        size = float(self._entries[path].bytes)
+        if not path.endswith(".zip"):
+            return size, NAN
+        try:
+            return packed_size_and_rows(size, io.BytesIO(self.content(path)))
+        except OSError:
+            return NAN, NAN
+
+
+def checkpoint_root(place: Path) -> AnyPath:
+    """Return the checkpoint at `place`, or the folder of a run's checkpoints."""
     folder = path_of(place)
-    if not isinstance(folder, Path):
-        raise InputError(f"{folder} is not on this machine: only checkpoints on a local disk can be read")
     if not folder.is_dir():
         raise InputError(f"there is no folder {folder}")
+    if is_checkpoint(folder):
+        return folder
+    if not isinstance(folder, Path):
+        if not (folder / COPY / "run.json").is_file():
+            raise _neither(folder)
+        return folder / "checkpoint"
+    directory = RunDirectory(folder)
+    if not directory.manifest.is_file():
+        if whole := next((each for each in folder.parents if is_checkpoint(each)), None):
+            raise InputError(f"{folder} is a part of the checkpoint {whole}: name that one")
+        raise _neither(folder)
+    if APPLICATION in read_manifest(directory).identity:
+        raise InputError(f"{folder} records an Autopilot: name the checkpoint of one of its queries")
+    return directory_of(folder).reached / "checkpoint"
+
+
+def _neither(folder: AnyPath) -> InputError:
+    return InputError(f"{folder} is neither a checkpoint nor a run: it has neither offsets and metadata nor run.json")
+
+
+def local_path(place: Path) -> Path:
+    if not isinstance(folder := path_of(place), Path):
+        raise InputError(f"{folder} is not on this machine: copy the checkpoint to a local disk and repartition the copy")
     return folder
 
 
-def checkpoints_of(place: Path) -> Mapping[str, Path]:
-    """Return the checkpoints in a run's folder by query, or the checkpoint `place` itself under an empty name.
+def local_root(place: Path) -> Path:
+    if not isinstance(root := checkpoint_root(place), Path):
+        raise InputError(f"{root} is not on this machine: the run keeps its partitions; start a new one with others")
+    return root
 
-    Raises:
-        InputError: `place` is neither a run nor a checkpoint, or the run keeps its checkpoints elsewhere.
-    """
-    if is_checkpoint(place):
-        return {"": place}
-    directory = RunDirectory(place)
-    if not directory.manifest.is_file():
-        if whole := next((each for each in place.parents if is_checkpoint(each)), None):
-            raise InputError(f"{place} is a part of the checkpoint {whole}: name that one")
-        raise InputError(f"{place} is neither a checkpoint nor a run: it has neither offsets and metadata nor run.json")
-    manifest = read_manifest(directory)
-    if APPLICATION in manifest.identity:
-        raise InputError(f"{place} records an Autopilot: name the checkpoint of one of its queries")
-    if address := manifest.files:
-        raise InputError(f"the checkpoints of {place} are at {address}: only local ones can be read")
-    folder = place / "checkpoint"
-    checkpoints = (
-        {each.name: each for each in sorted(folder.iterdir()) if is_checkpoint(each) and not BESIDE.fullmatch(each.name)}
-        if folder.is_dir()
-        else {}
-    )
+
+def checkpoints_of(root: P) -> Mapping[str, P]:
+    """Return the checkpoints in `root` by query, or `root` itself under an empty name."""
+    if is_checkpoint(root):
+        return {"": root}
+    names = [name for name in names_in(root) if not BESIDE.fullmatch(name)] if root.is_dir() else []
+    checkpoints = {name: folder for name in sorted(names) if is_checkpoint(folder := root / name)}
     if not checkpoints:
-        raise InputError(f"{place} has no checkpoint: no batch of the run has begun")
-    return checkpoints
+        raise InputError(f"{root.parent} has no checkpoint: no batch of the run has begun")
+    return cast(Mapping[str, P], checkpoints)
 
 
-def is_checkpoint(folder: Path) -> bool:
+def is_checkpoint(folder: AnyPath) -> bool:
     return (folder / "metadata").is_file() and (folder / "offsets").is_dir()
 
 
-def checkpoint_state(folder: Path) -> CheckpointState:
-    """Read the state of the checkpoint in `folder`. Raises InputError if that fails."""
+def checkpoint_state(folder: P) -> CheckpointState[P]:
+    """Read the state of the checkpoint in `folder`. Raises InputError."""
     if not is_checkpoint(folder):
         raise InputError(f"{folder} is not a checkpoint of a streaming query: it has no offsets and metadata")
     try:
-        batch, committed = latest_batch(folder), latest_batch(folder, "commits")
+        files = CheckpointFiles(folder)
+        batch = max(files.numbers("offsets"), default=-1)
         if batch < 0:
             raise InputError(f"{folder} has no batch yet: the query has not begun")
-        offsets = folder / "offsets" / str(batch)
-        lines = offsets.read_text(encoding="utf-8").splitlines()
+        # A commit may be newer than the listing of the offsets.
+        committed = min(max(files.numbers("commits"), default=-1), batch)
+        offsets = f"offsets/{batch}"
+        lines = files.content(offsets).decode().splitlines()
         if len(lines) < 2 or not lines[0].startswith("v"):
-            raise InputError(f"{offsets} is torn, or of a Spark that is not supported")
+            raise InputError(f"{folder / offsets} is torn, or of a Spark that is not supported")
         settings = json.loads(lines[1]).get("conf", {})
         if (width := int(settings.get(WIDTH, 0))) < 1:
-            raise InputError(f"{offsets} names no number of state partitions: it is of a Spark that is not supported")
-        operators = tuple(_operators(folder, committed, width))
+            raise InputError(
+                f"{folder / offsets} names no number of state partitions: it is of a Spark that is not supported"
+            )
+        operators = tuple(_operators(files, committed, width))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{folder} cannot be read as a checkpoint: {in_one_line(error)}") from error
     return CheckpointState(folder, batch, committed, width, str(settings.get(PROVIDER, "")), operators)
 
 
-def _operators(folder: Path, committed: int, width: int) -> Sequence[OperatorState]:
-    state, operators = folder / "state", []
-    for place in sorted((each for each in state.glob("*") if each.name.isdigit()), key=lambda each: int(each.name)):
-        name = _operator_name(place)
-        # Without keys, an aggregate or a limit keeps its state in partition 0, whatever the width.
-        parts = [number for number in range(width) if (place / str(number)).is_dir()]
-        parts = parts if parts == [0] else list(range(width))
-        states = tuple(_partition(place / str(number), committed + 1) for number in parts)
-        operators.append(OperatorState(int(place.name), name, states))
+def _operators(files: CheckpointFiles, committed: int, width: int) -> Sequence[OperatorState]:
+    operators = []
+    with ThreadPoolExecutor(READERS) as readers:
+        for number in files.numbers("state"):
+            place = f"state/{number}"
+            # Without keys, an aggregate or a limit keeps its state in partition 0, whatever the width.
+            parts = [part for part in range(width) if str(part) in files.names(place)]
+            parts = parts if parts == [0] else list(range(width))
+            read = partial(_partition, files, committed + 1)
+            states = tuple(readers.map(read, [f"{place}/{part}" for part in parts]))
+            operators.append(OperatorState(number, _operator_name(files, place), states))
     return operators
 
 
-def _operator_name(place: Path) -> str:
-    files = [each for each in (place / "_metadata").rglob("*") if each.is_file() and not each.name.endswith(".crc")]
-    for file in sorted(files):
-        for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+def _operator_name(files: CheckpointFiles, place: str) -> str:
+    # Names of checksums, and of files that Spark is about to rename, begin with a dot.
+    for path in (each for each in files.below(f"{place}/_metadata") if "/." not in each):
+        for line in files.content(path).decode(errors="replace").splitlines():
             if '"operatorName"' in line:
                 info: Mapping[str, Any] = json.loads(line)
                 return str(info["operatorInfo"]["operatorName"])
-    return f"operator {place.name}"
+    return f"operator {place.rpartition('/')[2]}"
 
 
-def _partition(place: Path, version: int) -> PartitionState:
-    stores = [place, *(each for each in place.glob("*") if each.is_dir() and each.name not in ("SSTs", "_metadata"))]
-    found = [(store, part) for store in stores if (part := _store(store, version)) is not None]
+def _partition(files: CheckpointFiles, version: int, place: str) -> PartitionState:
+    stores = [place, *(f"{place}/{name}" for name in files.names(place) if name not in ("SSTs", "_metadata"))]
+    found = [(store, part) for store in stores if (part := _store(files, version, store)) is not None]
     parts = [part for _, part in found]
-    rows = [part.rows for store, part in found if not math.isnan(part.rows) and has_rows(store.name)]
+    rows = [part.rows for store, part in found if not math.isnan(part.rows) and has_rows(store)]
     ages = [part.snapshot_age for part in parts if not math.isnan(part.snapshot_age)]
     return PartitionState(
         math.fsum(part.bytes for part in parts),
@@ -212,11 +285,11 @@ def _partition(place: Path, version: int) -> PartitionState:
     )
 
 
-def _store(place: Path, version: int) -> PartitionState | None:
-    files = files_of("", version, LocalDisk(str(place)))
-    since = math.fsum(map(file_size, files.changes))
-    if not files.snapshot:
-        return PartitionState(since, math.nan, len(files.changes), math.nan) if files.changes else None
-    size, rows = size_and_rows(files.snapshot)
-    age = max(0.0, time.time() - Path(files.snapshot).stat().st_mtime)
-    return PartitionState(size + since, rows, len(files.changes), age)
+def _store(files: CheckpointFiles, version: int, place: str) -> PartitionState | None:
+    snapshot, changes = files_of(place, version, files)
+    since = math.fsum(files.size_and_rows(each)[0] for each in changes)
+    if not snapshot:
+        return PartitionState(since, math.nan, len(changes), math.nan) if changes else None
+    size, rows = files.size_and_rows(snapshot)
+    age = max(0.0, time.time() - files.modified(snapshot))
+    return PartitionState(size + since, rows, len(changes), age)

@@ -1,7 +1,8 @@
 """The group of all commands, and their errors. A new command is a module here and a line in `COMMANDS`."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import typer
@@ -26,6 +27,8 @@ from elastream.cli.simulate import prices, simulate
 from elastream.cli.state import repartition, state
 from elastream.errors import ElastreamError, missing
 
+# Base of all that Typer says of a command line; it has no public name.
+UsageError: Any = typer.BadParameter.__base__
 # 128 and the number of SIGINT, as in shells.
 INTERRUPTED_STATUS = 130
 
@@ -64,9 +67,14 @@ class Commands(TyperGroup):
                 option.show_envvar = False  # named by one rule, in the reference
         return command
 
+    def make_context(self, *words: Any, **more: Any) -> Any:
+        with _usage_in_one_sentence():
+            return super().make_context(*words, **more)
+
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with _usage_in_one_sentence():
+                return super().invoke(ctx)
         except ElastreamError as error:
             typer.echo(f"elastream: {error}", err=True)
             raise typer.Exit(error.exit_status) from None
@@ -77,6 +85,19 @@ class Commands(TyperGroup):
             raise typer.Exit(ElastreamError.exit_status) from None
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED_STATUS) from None
+
+
+@contextmanager
+def _usage_in_one_sentence() -> Iterator[None]:
+    try:
+        yield
+    except UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # a request for help
+            raise
+        words = " ".join(error.format_message().split()).rstrip(".").replace(": Input", ": input")
+        see = f"; see {error.ctx.command_path} --help" if error.ctx else ""
+        typer.echo(f"elastream: {words[:1].lower()}{words[1:]}{see}", err=True)
+        raise typer.Exit(error.exit_code) from None
 
 
 app = typer.Typer(

@@ -31,12 +31,14 @@ FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 def state(place: Place, as_json: AsJson = False) -> None:
     """Show the state in a checkpoint: partitions, rows, bytes, skew, and what a move would load.
 
-    Rows are those of the newest snapshots; unknown where the store does not track them.
+    Rows are of newest snapshots, if tracked.
     """
-    from elastream.checkpoints.state import checkpoint_state, checkpoints_of, local_folder
+    from elastream.checkpoints.state import checkpoint_root, checkpoint_state, checkpoints_of
+    from elastream.recording.file_systems import FILES_REACHED_BY, reached_by
 
+    os.environ[FILES_REACHED_BY] = reached_by({})
     with _readable():
-        states = {name: checkpoint_state(folder) for name, folder in checkpoints_of(local_folder(place)).items()}
+        states = {name: checkpoint_state(folder) for name, folder in checkpoints_of(checkpoint_root(place)).items()}
     if as_json:
         print_json([_described(name, each) for name, each in states.items()])
         return
@@ -55,15 +57,15 @@ def repartition(context: typer.Context, place: Place, partitions: Partitions, sk
     from elastream.api.repartitioning import RunCheckpoints, request_repartition
     from elastream.checkpoints.repartition import Repartitioned, check_release, states_to_change, undo
     from elastream.checkpoints.repartition import repartition as change
-    from elastream.checkpoints.state import checkpoint_state, checkpoints_of, local_folder
+    from elastream.checkpoints.state import checkpoint_state, checkpoints_of, local_path, local_root
     from elastream.recording.directory import RunDirectory
     from elastream.recording.manifest import read_manifest, run_lock
     from elastream.recording.run_state import holder_of
     from elastream.spark.jvm.releases import installed
 
     with _readable():
-        place = local_folder(place)
-        folders, directory = checkpoints_of(place), RunDirectory(place)
+        place = local_path(place)
+        folders, directory = checkpoints_of(local_root(place)), RunDirectory(place)
         is_run = directory.manifest.is_file()
     say = (lambda sentence: None) if is_quiet(context) else (lambda sentence: typer.echo(sentence, err=True))
     if is_run and holder_of(directory.lock) is not None:
@@ -113,7 +115,7 @@ def _readable() -> "Iterator[None]":
         raise EnvironmentProblem(f"{error.filename or 'a file'}: {error.strerror or error}") from error
 
 
-def _show(name: str, state: "CheckpointState") -> None:
+def _show(name: str, state: "CheckpointState[Any]") -> None:
     from elastream.dashboard.console import make_console, plain_table
 
     store = state.provider.rsplit(".", 1)[-1] or "unknown"
@@ -139,13 +141,13 @@ def _show(name: str, state: "CheckpointState") -> None:
         typer.echo(sentence)
 
 
-def _described(name: str, state: "CheckpointState") -> dict[str, Any]:
+def _described(name: str, state: "CheckpointState[Any]") -> dict[str, Any]:
     operators = [
         {"name": each.name, "rows": each.rows, "bytes": each.bytes, "skew": each.skew, "partitions": each.partitions}
         for each in state.operators
     ]
     figures = {"batch": state.batch, "committed": state.committed, "partitions": state.width, "store": state.provider}
-    return {"query": name, "folder": state.folder, **figures, "operators": operators, "remarks": state.remarks()}
+    return {"query": name, "folder": str(state.folder), **figures, "operators": operators, "remarks": state.remarks()}
 
 
 @contextmanager
@@ -158,9 +160,13 @@ def _session(beside: Path) -> "Iterator[SparkSession]":
         driver_address=LOOPBACK, executor_memory=1024, executor_cores=cores, state_partitions=cores, state_store="disk"
     )
     settings = {name: each for name, each in settings.items() if name != FILE_MANAGER}
-    with tempfile.TemporaryDirectory(prefix="elastream-repartition-", dir=beside, ignore_cleanup_errors=True) as folder:
-        spark = open_session(f"local[{cores}]", "elastream.repartition", Path(folder), settings)
-        try:
-            yield spark
-        finally:
-            spark.stop()
+    with ExitStack() as stack:
+        folder = stack.enter_context(
+            tempfile.TemporaryDirectory(prefix="elastream-repartition-", dir=beside, ignore_cleanup_errors=True)
+        )
+        # Spark splits the path of its scratch folder at commas.
+        link = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "session"
+        link.symlink_to(folder)
+        spark = open_session(f"local[{cores}]", "elastream.repartition", link, settings)
+        stack.callback(spark.stop)
+        yield spark

@@ -7,11 +7,10 @@ import getpass
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from elastream.errors import EnvironmentProblem, InputError, missing
 
@@ -55,17 +54,18 @@ def resolved(address: str, reached: str) -> str:
 
     Raises EnvironmentProblem if no link leads there.
     """
-    parts = urlsplit(address)
-    if parts.scheme != "viewfs":
+    scheme, _, rest = address.partition("://")
+    if scheme != "viewfs":
         return address
-    prefix = f"fs.viewfs.mounttable.{parts.netloc}.link."
+    table, slash, names = rest.partition("/")
+    path, prefix = slash + names, f"fs.viewfs.mounttable.{table}.link."
     links: dict[str, str] = {
         name.removeprefix(prefix): to for name, to in json.loads(reached).items() if name.startswith(prefix)
     }
     for link in sorted(links, key=len, reverse=True):
-        if f"{parts.path}/".startswith(f"{link.rstrip('/')}/"):
-            return links[link].rstrip("/") + parts.path[len(link.rstrip("/")) :]
-    raise EnvironmentProblem(f"no link of the mount table {parts.netloc!r} leads to {address}")
+        if f"{path}/".startswith(f"{link.rstrip('/')}/"):
+            return links[link].rstrip("/") + path[len(link.rstrip("/")) :]
+    raise EnvironmentProblem(f"no link of the mount table {table!r} leads to {address}")
 
 
 def is_web(fs: Any) -> bool:
@@ -98,8 +98,21 @@ def file_system(scheme: str, authority: str, reached: str, thread: int) -> "Abst
     except ImportError as error:
         why = missing(error, f"a folder on {scheme}://") or f"{scheme}:// needs a library that is not installed ({error})"
         raise EnvironmentProblem(why) from error
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise EnvironmentProblem(f"folders on {scheme}:// are unknown here: {error}") from error
+
+
+def files_below(fs: "AbstractFileSystem", path: str) -> Iterable[Mapping[str, Any]] | None:
+    """Return all files below `path`; None if `fs` lists single folders."""
+    from fsspec import AbstractFileSystem
+    from fsspec.implementations.arrow import ArrowFSWrapper
+
+    if isinstance(fs, ArrowFSWrapper):
+        from pyarrow.fs import FileSelector
+
+        found = fs.fs.get_file_info(FileSelector(path, recursive=True))
+        return [fs._make_entry(each) for each in found if each.is_file]
+    return None if type(fs).find is AbstractFileSystem.find else list(fs.find(path, detail=True).values())
 
 
 def _web_hdfs(authority: str, settings: Mapping[str, str]) -> "AbstractFileSystem":

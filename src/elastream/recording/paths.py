@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 from urllib.parse import urlsplit
 
 from elastream.errors import EnvironmentProblem, InputError
-from elastream.recording.file_systems import FILES_REACHED_BY, file_system, is_web, resolved
+from elastream.recording.file_systems import FILES_REACHED_BY, file_system, files_below, is_web, resolved
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -169,8 +169,8 @@ class RemotePath:
 
     @property
     def _path(self) -> str:
-        parts = urlsplit(self._resolved_address)
-        return (parts.path if parts.scheme in (*HADOOP, *MINE) else f"{parts.netloc}{parts.path}") or "/"
+        scheme, _, rest = self._resolved_address.partition("://")  # in names, # and ? mean nothing
+        return (rest[len(rest.partition("/")[0]) :] if scheme in (*HADOOP, *MINE) else rest) or "/"
 
     @property
     def _fs(self) -> "AbstractFileSystem":
@@ -229,6 +229,25 @@ def scanned(folder: AnyPath) -> list[FolderEntry]:
     with _os_errors(folder):
         listed = folder._fs.ls(folder._path, detail=True)
         return [_entry(each) for each in listed if each["name"].rstrip("/") != folder._path.rstrip("/")]
+
+
+def tree(folder: AnyPath) -> Iterator[FolderEntry]:
+    """Yield the files below a folder, named relative to it."""
+    if isinstance(folder, RemotePath):
+        with _os_errors(folder):
+            together = files_below(folder._fs, folder._path)
+        if together is not None:
+            above = f"{folder._path.strip('/')}/"
+            for each in together:
+                yield _entry(each)._replace(name=each["name"].lstrip("/").removeprefix(above))
+            return
+    for entry in scanned(folder):
+        if not entry.is_folder:
+            yield entry
+            continue
+        with contextlib.suppress(FileNotFoundError):
+            for below in tree(folder / entry.name):
+                yield below._replace(name=f"{entry.name}/{below.name}")
 
 
 def stamp_of(file: AnyPath) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, TypeAlias
+from typing import IO, TYPE_CHECKING, ClassVar, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -283,13 +283,19 @@ def file_size(path: str) -> float:
 
 
 def size_and_rows(path: str) -> tuple[float, float]:
-    """Return the bytes of `path` as `file_size` does, and its rows: NaN unless a RocksDB snapshot tells them."""
+    """Return `file_size`, and rows: NaN unless a RocksDB snapshot tells them."""
     try:
         size = float(os.stat(path).st_size)
-        if not path.endswith(".zip"):
-            return size, NAN
-        with zipfile.ZipFile(path) as snapshot:
-            metadata = snapshot.read("metadata").decode()
+    except OSError:
+        return NAN, NAN
+    return packed_size_and_rows(size, path) if path.endswith(".zip") else (size, NAN)
+
+
+def packed_size_and_rows(size: float, snapshot: str | IO[bytes]) -> tuple[float, float]:
+    """Return `size` with a RocksDB snapshot's shared files, and its rows; NaN if unreadable."""
+    try:
+        with zipfile.ZipFile(snapshot) as packed:
+            metadata = packed.read("metadata").decode()
     except (OSError, ValueError, KeyError, EOFError, zlib.error, zipfile.BadZipFile):
         return NAN, NAN
     shared, rows = shared_and_rows(metadata)
