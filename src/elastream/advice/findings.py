@@ -219,7 +219,7 @@ def _of_query(application: Application, query: LoggedQuery, target: float, *, ex
     warm = query.warm
     usual = statistics.median(batch.seconds for batch in warm) if warm else target
     if query.unfinished > max(target, UNFINISHED * usual):
-        evidence = f"a batch of {query.name} had run for {format_duration(query.unfinished)} when the log ended"
+        evidence = f"a batch of {query.name} had run for {format_duration(query.unfinished)} when it or the log ended"
         change = "limit the records of a batch; more hosts if its tasks fill all slots"
         findings.append(Finding(query.name, "unfinished", evidence, change))
     if query.bounded:  # its purpose is not low latency, and it may be short
