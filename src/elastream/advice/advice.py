@@ -54,10 +54,9 @@ class Advice:
             if number < LEAST_BATCHES
         ]
         lacking = [
-            f"latency and sizes of {query.name}: the log lacks {query.lacking:,} of its {query.lacking + len(query.batches):,} "
-            "batches"
+            f"latency and sizes of {query.name}: the log lacks {number:,} of its {number + len(query.batches):,} batches"
             for query in self.application.queries.values()
-            if query.lacking
+            if (number := query.lacking)
         ]
         steady = [
             f"whether a limit holds back files of {query.name}, or as many come for each batch: each read {number}"
@@ -74,7 +73,8 @@ class Advice:
         arrival = [
             "when a record was due: latency counts from the poll before its batch, and arrivals are even between polls"
         ]
-        return (*short, *lacking, *steady, *ends, *self.sizing.unknown, *self.application.unknown, *dropped, *torn, *arrival)
+        of_log = (*self.application.unknown, *dropped, *torn, *arrival)
+        return (*short, *lacking, *steady, *ends, *self.sizing.unknown, *of_log)
 
     @property
     def verdict(self) -> str:
