@@ -146,6 +146,7 @@ HEALTHY = {
         lambda n, rows: [Stage([0.5] * 4, rows, gc=3.0 if n % 10 == 5 else 0.01)], batches=60
     ),
     "a quick function": lambda: job(usual, query=FUNCTION, driver=0.6),
+    "a function with room": lambda: job(usual, query=FUNCTION, driver=1.6),
     "one executor": lambda: job(usual, executors=(4,)),
     "short": lambda: job(usual, batches=5),
     "as many tasks as slots, with room": lambda: job(lambda n, rows: [Stage([rows / 500] * 4, rows)]),

@@ -416,7 +416,8 @@ def _worth_removing(cause: Cause, batches: Sequence[BatchTimes], takes: float, t
         return takes >= least and longest >= max(LONG_BATCH_S, takes / 2)
     if cause is Cause.DRIVER:
         part = statistics.median(batch.parts[cause] for batch in batches)
-        return traits.function and part >= max(LONG_BATCH_S, takes / 2)
+        bounds = takes >= FULL_INTERVAL * _interval(traits.trigger, target)
+        return traits.function and bounds and part >= max(LONG_BATCH_S, takes / 2)
     return cause is Cause.MANY_TASKS
 
 
