@@ -54,7 +54,8 @@ class Advice:
             if number < LEAST_BATCHES
         ]
         lacking = [
-            f"latency and sizes of {query.name}: the log lacks {number:,} of its {number + len(query.batches):,} batches"
+            f"latency and sizes of {query.name}: the log lacks {number:,} of its {number + len(query.batches):,} batches "
+            "(a StreamingQueryListener logs all)"
             for query in self.application.queries.values()
             if (number := query.lacking)
         ]
