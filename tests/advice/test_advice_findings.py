@@ -427,12 +427,13 @@ def test_stage_of_another_query_that_leaves_slots_starves_none():
     assert "slots" not in {each.kind for each in findings_of(read(log), 100.0) if each.subject == "counts"}
 
 
-def test_limit_that_lets_a_batch_exceed_the_target_is_found_in_few_batches():
+@pytest.mark.parametrize("batches", [2, 4])
+def test_limit_that_lets_a_batch_exceed_the_target_is_found_in_few_batches(batches):
     waits = kafka(0, lambda n: [50_000] * 4)
     log = job(
         lambda n, rows: [Stage([14.0] * 4, rows)],
         query=KAFKA,
-        batches=4,
+        batches=batches,
         back_to_back=True,
         source=lambda n: waits,
     )
