@@ -89,7 +89,7 @@ def counts(frame: DataFrame, delay: str = "5 seconds") -> DataFrame:
 
 
 def work(frame: DataFrame, numbers: str) -> DataFrame:
-    """Return a frame whose tasks work on so many numbers for each record of 40 kinds."""
+    """Return work on so many numbers for each record."""
     frame = frame.withColumn("value", f.expr("value % 40"))
     return (
         frame.select("*", f.explode(f.expr(f"sequence(1, {numbers})")).alias("i"))
@@ -325,7 +325,7 @@ def again(start: Callable[[], StreamingQuery], seconds: float) -> None:
 
 
 def sums(key: tuple[int], batches: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
-    """Add up the records of a key, which ends two seconds after its last one."""
+    """Count the records of a key, which ends after two seconds."""
     if state.hasTimedOut:
         state.remove()
         return
@@ -341,7 +341,7 @@ def summed(frame: DataFrame) -> DataFrame:
 
 
 def beside_a_cached_table(spark: SparkSession, folder: Path, ms: int) -> None:
-    """Start a query whose tasks prefer the executor that has a table in memory; the other executor comes later."""
+    """Start a query whose tasks prefer the executor that has a table in memory."""
     table = spark.range(0, 2, 1, 2).cache()
     table.count()
 
@@ -591,7 +591,7 @@ CLEAN: dict[str, Job] = {
         lambda s, d: write(topic(s, maxOffsetsPerTrigger=5000), d, "3 seconds"), 60.0, topic=(100, 100, 100), first=800
     ),
     "Kafka, all that is there": Job(
-        lambda s, d: once(topic(s, maxOffsetsPerTrigger=500), d), 30.0, topic=(0, 0, 0), first=3000
+        lambda s, d: once(topic(s, maxOffsetsPerTrigger=500), d).awaitTermination(), 5.0, topic=(0, 0, 0), first=2000
     ),
 }  # fmt: skip
 
