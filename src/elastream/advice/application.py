@@ -192,7 +192,7 @@ class LoggedQuery:
 
     @cached_property
     def lacking(self) -> int:
-        """Batches that the log lacks; 0 for few."""
+        # 0 for few
         lacking = sum(max(0, b.number - a.number - 1) for run in self.runs for a, b in pairwise(run))
         return lacking if lacking > LACKING * (lacking + len(self.batches)) else 0
 

@@ -127,7 +127,6 @@ class EventLog:
         return self.application
 
     def _interrupt(self, id: str) -> None:
-        """Note a batch that will not end."""
         _, begun = self._running.pop(id, (-1, math.inf))
         if id in self._with_progress or (id in self.application.queries and not self.application.queries[id].batches):
             self._progress.query(id).unfinished = max(0.0, self._last - begun)
