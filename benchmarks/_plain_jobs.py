@@ -3,10 +3,11 @@
 import itertools
 import json
 import os
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,6 +19,15 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.state import GroupState
 
+from elastream.clouds.local.java import cache_folder
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+os.environ.setdefault("JARS_OF_TESTS", str(cache_folder() / "tests"))
+
+from support.clusters import kafka_broker, kafka_connector  # type: ignore[import-not-found]  # the broker of the tests
+from support.shared_session import forget_jvm  # type: ignore[import-not-found]
+
+TOPIC, SERVERS = "records", "spark.stranger.servers"
 QUIET = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "4", "spark.driver.host": "127.0.0.1"}
 
 
@@ -29,6 +39,7 @@ class Job:
         start: Starts its queries in a folder.
         feed: Files a second of its source, if it reads files, and `first` at once.
         burst: Times as many come in 3 of 30 seconds.
+        topic: Records a second in each partition of its Kafka topic.
         stops: False if its queries run until the session stops.
     """
 
@@ -38,6 +49,7 @@ class Job:
     feed: float = 0.0
     first: int = 0
     burst: float = 1.0
+    topic: Sequence[float] = ()
     stops: bool = True
 
 
@@ -48,6 +60,12 @@ def rate(spark: SparkSession, rows: int = 500, partitions: int = 2) -> DataFrame
 def files(spark: SparkSession, folder: Path, **options: int) -> DataFrame:
     reader = spark.readStream.schema("a long, b string").options(**options)
     return reader.json(str(folder / "in"))
+
+
+def topic(spark: SparkSession, **options: int) -> DataFrame:
+    servers = {"kafka.bootstrap.servers": spark.conf.get(SERVERS) or ""}
+    reader = spark.readStream.format("kafka").options(subscribe=TOPIC, startingOffsets="earliest", **servers)
+    return reader.options(**options).load().selectExpr("cast(string(value) as long) as value", "timestamp")
 
 
 def write(frame: DataFrame, folder: Path, every: str | None = "2 seconds", mode: str = "append", name: str = "q",
@@ -71,7 +89,7 @@ def counts(frame: DataFrame, delay: str = "5 seconds") -> DataFrame:
 
 
 def work(frame: DataFrame, numbers: str) -> DataFrame:
-    """Return a frame whose tasks work on so many numbers for each record of 40 kinds."""
+    """Return work on so many numbers for each record."""
     frame = frame.withColumn("value", f.expr("value % 40"))
     return (
         frame.select("*", f.explode(f.expr(f"sequence(1, {numbers})")).alias("i"))
@@ -100,30 +118,85 @@ def feed(folder: Path, number: int) -> None:
     os.rename(folder / f".{number}", folder / f"{number}.json")
 
 
+@contextmanager
+def producing(job: Job, servers: str) -> Iterator[None]:
+    """Send a topic its records as they fall due."""
+    from kafka import KafkaProducer
+
+    producer, ends, began = KafkaProducer(bootstrap_servers=servers, linger_ms=10), threading.Event(), time.monotonic()
+    sent = [0] * len(job.topic)
+
+    def send(seconds: float) -> None:
+        for partition, rate in enumerate(job.topic):
+            due = job.first + int(rate * seconds)
+            for number in range(sent[partition], due):
+                producer.send(TOPIC, str(number).encode(), partition=partition)
+            sent[partition] = due
+        producer.flush()
+
+    def go_on() -> None:
+        while not ends.wait(0.1):
+            send(time.monotonic() - began)
+
+    send(0.0)
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    try:
+        yield
+    finally:
+        ends.set()
+        thread.join()
+        producer.close()
+
+
+def with_topic(job: Job, folder: Path, opened: ExitStack) -> Mapping[str, str]:
+    """Start a broker; return the settings of a session that reads it."""
+    from kafka.admin import KafkaAdminClient, NewTopic
+
+    jars, servers = kafka_connector(), opened.enter_context(kafka_broker(folder / "kafka"))
+    admin = KafkaAdminClient(bootstrap_servers=servers)
+    admin.create_topics([NewTopic(TOPIC, len(job.topic), 1)])
+    admin.close()
+    return {"spark.jars": jars, SERVERS: servers}
+
+
 def logged(job: Job, folder: Path, cores: int = 2) -> Path:
     """Run a job, and return its event log."""
+    with ExitStack() as opened:
+        more = with_topic(job, folder, opened) if job.topic else {}
+        if more:
+            forget_jvm()  # a JVM finds the jars that it is started with
+        log = _logged(job, folder, cores, more)
+        if more:
+            forget_jvm()
+    return log
+
+
+def _logged(job: Job, folder: Path, cores: int, more: Mapping[str, str]) -> Path:
     (folder / "logs").mkdir()
     (folder / "in").mkdir()
-    settings = {**QUIET, **job.settings, "spark.eventLog.enabled": "true", "spark.eventLog.dir": (folder / "logs").as_uri()}
+    logging = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": (folder / "logs").as_uri()}
+    settings = {**QUIET, **more, **job.settings, **logging}
     settings = {"spark.master": f"local[{cores}]", **settings}
     builder = SparkSession.builder.appName("stranger")
     for key, value in settings.items():
         builder = builder.config(key, value)
     numbers = itertools.count()
-    for _ in range(job.first):
+    for _ in range(0 if job.topic else job.first):
         feed(folder / "in", next(numbers))
     spark = builder.getOrCreate()
     try:
         spark.sparkContext.setLogLevel("FATAL")
         if "cluster" in settings["spark.master"]:
             spark.range(0, 1, 1, 1).count()  # the first executor takes long to start
-        job.start(spark, folder)
-        end = time.monotonic() + job.seconds
-        while time.monotonic() < end:
-            if job.feed:
-                feed(folder / "in", next(numbers))
-            burst = job.burst if (end - time.monotonic()) % 30 < 3 else 1.0
-            time.sleep(1 / (burst * job.feed or 1.0))
+        with producing(job, more[SERVERS]) if job.topic else nullcontext():
+            job.start(spark, folder)
+            end = time.monotonic() + job.seconds
+            while time.monotonic() < end:
+                if job.feed:
+                    feed(folder / "in", next(numbers))
+                burst = job.burst if (end - time.monotonic()) % 30 < 3 else 1.0
+                time.sleep(1 / (burst * job.feed or 1.0))
         for query in spark.streams.active if job.stops else ():
             with suppress(Exception):
                 query.stop()
@@ -252,7 +325,7 @@ def again(start: Callable[[], StreamingQuery], seconds: float) -> None:
 
 
 def sums(key: tuple[int], batches: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
-    """Add up the records of a key, which ends two seconds after its last one."""
+    """Count the records of a key, which ends after two seconds."""
     if state.hasTimedOut:
         state.remove()
         return
@@ -268,7 +341,7 @@ def summed(frame: DataFrame) -> DataFrame:
 
 
 def beside_a_cached_table(spark: SparkSession, folder: Path, ms: int) -> None:
-    """Start a query whose tasks prefer the executor that has a table in memory; the other executor comes later."""
+    """Start a query whose tasks prefer the executor that has a table in memory."""
     table = spark.range(0, 2, 1, 2).cache()
     table.count()
 
@@ -368,6 +441,16 @@ FAULTS: dict[str, Job] = {
         lambda s, d: write(rate(s, 60, 4).withColumn("s", sleep("if(spark_partition_id() = 0, 50, 1)")), d, "3 seconds"),
         30.0,
     ),
+    "partition lag": Job(
+        lambda s, d: write(topic(s, maxOffsetsPerTrigger=200), d, "1 second"), 60.0, topic=(500, 10, 10, 10)
+    ),
+    "limit, of Kafka": Job(
+        lambda s, d: write(topic(s, maxOffsetsPerTrigger=100), d, "1 second"), 60.0, topic=(60, 70, 80)
+    ),
+    "large limit": Job(
+        lambda s, d: write(slow(topic(s, maxOffsetsPerTrigger=4000), 7), d, None), 90.0, topic=(5,) * 4, first=8000
+    ),
+    "long_task, of Kafka": Job(lambda s, d: write(slow(topic(s), 6), d, "3 seconds"), 60.0, topic=(120, 3, 3, 3)),
 }  # fmt: skip
 
 
@@ -501,6 +584,14 @@ CLEAN: dict[str, Job] = {
     "executors of dynamic allocation": Job(
         lambda s, d: write(counts(rate(s)), d, mode="update"), 30.0,
         {**GROWING, "spark.dynamicAllocation.maxExecutors": "1"},
+    ),
+    "Kafka": Job(lambda s, d: write(counts(topic(s)), d, mode="update"), 60.0, topic=(100, 100, 100)),
+    "Kafka, uneven": Job(lambda s, d: write(topic(s), d, "1 second"), 60.0, topic=(400, 10, 10, 10)),
+    "Kafka, limited": Job(
+        lambda s, d: write(topic(s, maxOffsetsPerTrigger=5000), d, "3 seconds"), 60.0, topic=(100, 100, 100), first=800
+    ),
+    "Kafka, all that is there": Job(
+        lambda s, d: once(topic(s, maxOffsetsPerTrigger=500), d).awaitTermination(), 5.0, topic=(0, 0, 0), first=2000
     ),
 }  # fmt: skip
 

@@ -11,7 +11,7 @@ from elastream.advice.advice import advise
 from elastream.advice.application import Application
 from elastream.advice.event_log import EventLog
 from elastream.advice.findings import Sureness, findings_of
-from support.event_logs import LogOf, Query, Stage, iso, only_query
+from support.event_logs import LogOf, Query, Stage, iso, ms, only_query
 
 QUERY = Query()
 KAFKA = Query(source="KafkaV2[Subscribe[t]]")
@@ -146,6 +146,7 @@ HEALTHY = {
         lambda n, rows: [Stage([0.5] * 4, rows, gc=3.0 if n % 10 == 5 else 0.01)], batches=60
     ),
     "a quick function": lambda: job(usual, query=FUNCTION, driver=0.6),
+    "a function with room": lambda: job(usual, query=FUNCTION, driver=1.6),
     "one executor": lambda: job(usual, executors=(4,)),
     "short": lambda: job(usual, batches=5),
     "as many tasks as slots, with room": lambda: job(lambda n, rows: [Stage([rows / 500] * 4, rows)]),
@@ -246,6 +247,19 @@ def test_batch_that_the_log_does_not_end_is_found():
     log.batch(QUERY, 40, 200.0, 9000, [Stage([120.0] * 4, 9000)], slots=4)
     log.events = [event for event in log.events if event.get("progress", {}).get("batchId") != 40]
     assert kinds(log) == {"unfinished"}
+
+
+def test_batch_that_ends_with_its_stopped_query_is_found():
+    log = job(usual, batches=2)
+    log.batch(QUERY, 2, 20.0, 9000, [Stage([50.0] * 4, 9000)], slots=4)
+    begun = max(n for n, event in enumerate(log.events) if event["Event"] == "SparkListenerJobStart")
+    del log.events[begun + 1 :]  # its tasks and its job end later
+    log.add("org.apache.spark.sql.execution.ui.SparkListenerSQLExecutionEnd", executionId=2, time=ms(70.0))
+    log.ended(QUERY)
+    assert kinds(log) == {"unfinished"}
+    log.started(QUERY, 90.0)
+    log.batch(QUERY, 2, 90.0, 9000, [Stage([1.0] * 4, 9000)], slots=4)
+    assert kinds(log) == set()
 
 
 def test_fewer_partitions_come_before_more_hosts():
@@ -413,12 +427,13 @@ def test_stage_of_another_query_that_leaves_slots_starves_none():
     assert "slots" not in {each.kind for each in findings_of(read(log), 100.0) if each.subject == "counts"}
 
 
-def test_limit_that_lets_a_batch_exceed_the_target_is_found_in_few_batches():
+@pytest.mark.parametrize("batches", [2, 4])
+def test_limit_that_lets_a_batch_exceed_the_target_is_found_in_few_batches(batches):
     waits = kafka(0, lambda n: [50_000] * 4)
     log = job(
         lambda n, rows: [Stage([14.0] * 4, rows)],
         query=KAFKA,
-        batches=4,
+        batches=batches,
         back_to_back=True,
         source=lambda n: waits,
     )

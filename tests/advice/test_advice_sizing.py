@@ -94,6 +94,17 @@ def test_stall_of_the_driver_is_as_long_on_fewer_slots():
     assert laden == pytest.approx(0.2 + 3.0)
 
 
+def test_stage_that_usually_waits_waits_no_longer_for_a_rare_long_task():
+    log, at = LogOf((2,)), 0.0
+    for number in range(40):
+        long = number % 10 == 5
+        stage = StageOfLog([1.0 if long else 0.02] * 2, 100, waits=0.5 if long else 1.5)
+        at = max(4.0 * (number + 1), log.batch(Query(), number, at, 100, [stage]))
+    sizing = size(EventLog("log").read(json.dumps(event).encode() for event in log.events), 10.0, math.nan, {})
+    same = next(point for point in sizing.curve if point.logged)
+    assert (same.p50, same.p99) == pytest.approx((sizing.logged.p50, sizing.logged.p99), rel=0.1)
+
+
 def test_stages_that_run_at_once_share_the_slots():
     def batch(number):
         at, small = 9.0 * number, 0.02 + 0.02 * (number % 3)

@@ -387,6 +387,19 @@ def test_scheduled_runs_in_lines_of_progress_are_bounded(gap, bounded, tmp_path)
     assert only_query(read_source(str(tmp_path / "log"))).bounded == bounded
 
 
+def test_progress_printed_now_and_then_tells_no_trigger_latency_or_size(tmp_path):
+    lines = [progress(Query(), number, 2.0 * number, 1.0, 1000) for number in range(0, 180, 3)]
+    (tmp_path / "log").write_text("\n".join(map(json.dumps, lines)))
+    advice = advise(str(tmp_path / "log"), cores=4)
+    query = only_query(advice.application)
+    assert math.isnan(query.trigger)
+    assert advice.sizing.curve == ()
+    assert any("the log lacks 118 of its 178 batches" in each for each in advice.unknown)
+    (figures,) = advice.to_json()["queries"]
+    assert figures["rate"] == pytest.approx(500, rel=0.02)
+    assert math.isnan(figures["p50"])
+
+
 def test_torn_first_line_of_progress_is_skipped(tmp_path):
     lines = [json.dumps(progress(Query(), number, 10.0 * number, 1.0, 50)) for number in range(5)]
     (tmp_path / "log").write_text("\n".join([lines[0][40:], *lines]))

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -79,6 +80,16 @@ def test_constant_fleet_costs_less_than_one_at_the_peak():
     assert peak.hosts == math.ceil(4.0 / (2 * 0.7))
     assert 2 <= best.hosts <= peak.hosts
     assert best.cost == best.hosts * HOST.billing.units(600.0) * HOST.price
+
+
+@pytest.mark.parametrize(("queries", "hosts"), [("a", 3), ("ab", 2)], ids=["one", "several"])
+def test_several_queries_fill_each_others_idle_time(queries, hosts):
+    savings = Savings(2.0)
+    for number in range(1, 300):
+        batches = tuple(MicroBatch(query, number - 1.0, 1.0, 390.0) for query in queries)
+        savings.add(replace(sample(float(number), 390.0), comparable=False, batches=batches), HOST, 100, governed=False)
+    (best,) = (each for each in savings.fleets((HOST,), 300.0) if each.name == CONSTANT)
+    assert best.hosts == hosts
 
 
 def test_dynamic_allocation_grows_while_tasks_wait_and_shrinks_when_idle():

@@ -10,6 +10,8 @@ import subprocess
 import sys
 import time
 import urllib.request
+import uuid
+from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
@@ -18,6 +20,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import psutil
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
@@ -41,6 +44,12 @@ PORTS = count(21_000 + os.getpid() % 1_900)
 HOST = "127.0.0.1"
 HERE = Path(__file__).parents[1]
 PROGRAMS = HERE / "support" / "programs"
+KAFKA = HERE / "support" / "kafka"
+KAFKA_CONNECTORS = [
+    {"connector": pyspark.__version__, "tokens": pyspark.__version__},
+    # A mirror may lag behind Spark's own release: the newest parts that it was seen to hold, of one binary interface.
+    {"connector": "4.2.0", "tokens": "4.1.0-preview1"},
+]
 
 
 def free_port() -> int:
@@ -318,6 +327,55 @@ def java_dependencies(pom: Path, *, transitive: bool = False, **versions: str) -
             pytest.skip(f"Maven cannot fetch what {pom.name} names: {tried.stdout.strip()[:200]}")
         (folder / "complete").touch()
     return sorted(folder.glob("*.jar"))
+
+
+@contextlib.contextmanager
+def kafka_broker(folder: Path) -> Iterator[str]:
+    """`host:port` of a broker."""
+    found = java_dependencies(KAFKA / "broker.xml", transitive=True)
+    port, controller = free_port(), free_port()
+    with processes(folder) as started:
+        properties = folder / "server.properties"
+        properties.write_text(
+            f"""process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@{HOST}:{controller}
+listeners=PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller}
+advertised.listeners=PLAINTEXT://{HOST}:{port}
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+log.dirs={folder / "data"}
+num.partitions=3
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+group.initial.rebalance.delay.ms=0
+"""
+        )
+        java = ["java", "-Xmx256m", "-cp", os.pathsep.join(map(str, found))]
+        identity = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        format_storage = [*java, "kafka.tools.StorageTool", "format", "-t", f"x{identity[1:]}", "-c", str(properties)]
+        subprocess.run(format_storage, check=True, capture_output=True)
+        process = started.start("broker", [*java, "kafka.Kafka", str(properties)])
+
+        def log() -> str:
+            return (folder / "broker.log").read_text()[-1000:]
+
+        def answers() -> bool:
+            assert process.poll() is None, f"the broker ended: {log()}"
+            return not socket.socket().connect_ex((HOST, port))
+
+        wait_until(answers, otherwise=lambda: f"the broker does not answer: {log()}")
+        yield f"{HOST}:{port}"
+
+
+def kafka_connector() -> str:
+    """`spark.jars` of the connector of this Spark, or else the newest to be had."""
+    pom = KAFKA / "connector.xml"
+    for versions in sorted(KAFKA_CONNECTORS, key=lambda each: not (kept_jars(pom, each) / "complete").exists()):
+        with contextlib.suppress(pytest.skip.Exception):
+            return ",".join(map(str, java_dependencies(pom, transitive=True, **versions)))
+    pytest.skip("Maven cannot fetch the connector for Kafka")
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,12 @@ class Advice:
             for name, number in warm.items()
             if number < LEAST_BATCHES
         ]
+        lacking = [
+            f"latency and sizes of {query.name}: the log lacks {number:,} of its {number + len(query.batches):,} batches "
+            "(a StreamingQueryListener logs all)"
+            for query in self.application.queries.values()
+            if (number := query.lacking)
+        ]
         steady = [
             f"whether a limit holds back files of {query.name}, or as many come for each batch: each read {number}"
             for query in self.application.queries.values()
@@ -68,7 +74,8 @@ class Advice:
         arrival = [
             "when a record was due: latency counts from the poll before its batch, and arrivals are even between polls"
         ]
-        return (*short, *steady, *ends, *self.sizing.unknown, *self.application.unknown, *dropped, *torn, *arrival)
+        of_log = (*self.application.unknown, *dropped, *torn, *arrival)
+        return (*short, *lacking, *steady, *ends, *self.sizing.unknown, *of_log)
 
     @property
     def verdict(self) -> str:
@@ -161,9 +168,10 @@ def _figures(advice: Advice, id: str) -> dict[str, Any]:
     latency = Latency.logged(query, warm, advice.target) if warm else Latency()
     seconds = query.batches[-1].end - query.batches[0].start
     durations = sorted(batch.seconds for batch in warm)
+    whole = 1 + query.lacking / len(query.batches)
     return {
         "batches": len(query.batches),
-        "rate": sum(batch.rows for batch in query.batches) / seconds if seconds > 0 else NAN,
+        "rate": sum(batch.rows for batch in query.batches) * whole / seconds if seconds > 0 else NAN,
         "trigger": query.trigger,
         "batch": durations[len(durations) // 2] if durations else NAN,
         "p50": latency.p50,

@@ -31,6 +31,8 @@ POLL_S = 0.1
 BOUNDED_WAIT, BOUNDED_WAITS, BOUNDED_IDLE_S = 0.05, 0.05, 1.0
 # Largest last batch of such a run over the others, which its limit fills.
 REST = 0.9
+# Share of its batches that a log lacks, from which latency and sizes are unknown: a program printed progress now and then.
+LACKING = 0.1
 # Sources that do not report how many records wait.
 SILENT_SOURCES = ("FileStreamSource", "Delta", "CloudFiles")
 
@@ -188,13 +190,20 @@ class LoggedQuery:
         reports = [batch for batch in self.batches if batch.files_behind >= 0]
         return statistics.median([0.0 if each.behind >= 0 else each.files_behind for each in reports] or [0.0])
 
+    @cached_property
+    def lacking(self) -> int:
+        # 0 for few
+        lacking = sum(max(0, b.number - a.number - 1) for run in self.runs for a, b in pairwise(run))
+        return lacking if lacking > LACKING * (lacking + len(self.batches)) else 0
+
     @property
     def function(self) -> bool:
         return "foreachbatch" in self.sink.lower()
 
     @cached_property
     def _idle(self) -> list[tuple[LoggedBatch, LoggedBatch]]:
-        return [(a, b) for run in self.runs for a, b in pairwise(run) if b.start - a.end > POLL_S]
+        pairs = ((a, b) for run in self.runs for a, b in pairwise(run) if b.number <= a.number + 1)
+        return [(a, b) for a, b in pairs if b.start - a.end > POLL_S]
 
     @property
     def restless(self) -> bool:

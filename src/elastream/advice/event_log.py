@@ -24,6 +24,7 @@ QUERY_OF_JOB = re.compile(rb'"sql\.streaming\.queryId"\s*:\s*"([^"]+)"')
 BATCH_OF_JOB = re.compile(rb'"streaming\.sql\.batchId"\s*:\s*"(\d+)"')
 STAGES_OF_JOB = re.compile(rb'"Stage IDs"\s*:\s*\[([\d,\s]*)\]')
 JOB = re.compile(rb'"Job ID"\s*:\s*(\d+)')
+EXECUTION_ENDED = re.compile(rb'"time"\s*:\s*(\d+)')
 BEGUN, ENDED = re.compile(rb'"Submission Time"\s*:\s*(\d+)'), re.compile(rb'"Completion Time"\s*:\s*(\d+)')
 NAME_OF_JOB = re.compile(rb'"spark\.job\.description"\s*:\s*"([^"\\]+)\\nid = ')
 # Nodes of a plan and RDDs by which tasks hand records to Python.
@@ -95,6 +96,7 @@ class EventLog:
             b"SparkListenerTaskEnd": self._task_end,
             b"SparkListenerStageCompleted": self._stage_completed,
             b"org.apache.spark.sql.execution.ui.SparkListenerSQLExecutionStart": self._plan,
+            b"org.apache.spark.sql.execution.ui.SparkListenerSQLExecutionEnd": self._execution_end,
             f"{STREAMING}QueryStartedEvent".encode(): self._query_started,
             f"{STREAMING}QueryProgressEvent".encode(): self._query_progress,
             f"{STREAMING}QueryIdleEvent".encode(): self._query_idle,
@@ -120,10 +122,14 @@ class EventLog:
         if self._applications > 1:
             text = f"the applications apart: the file holds {self._applications}, one after the other"
             self.application.unknown.append(text)
-        for id, (_, begun) in self._running.items():
-            if id in self._with_progress or (id in self.application.queries and not self.application.queries[id].batches):
-                self._progress.query(id).unfinished = max(0.0, self._last - begun)
+        for id in list(self._running):
+            self._interrupt(id)
         return self.application
+
+    def _interrupt(self, id: str) -> None:
+        _, begun = self._running.pop(id, (-1, math.inf))
+        if id in self._with_progress or (id in self.application.queries and not self.application.queries[id].batches):
+            self._progress.query(id).unfinished = max(0.0, self._last - begun)
 
     def _add_silent(self) -> None:
         """Add batches of queries without progress; the last may be unfinished."""
@@ -319,10 +325,16 @@ class EventLog:
         if (id := plan[1].decode()) not in self._windows:
             self._windows[id] = max(map(_length, LENGTHS.findall(line)), default=0.0)
 
+    def _execution_end(self, line: bytes) -> None:
+        # The end of a stopped query comes before those of its tasks and job.
+        if ended := EXECUTION_ENDED.search(line):
+            self._last = max(self._last, MILLI * int(ended[1]))
+
     def _query_started(self, line: bytes) -> None:
         event = json.loads(line)
         query = self._progress.query(str(event["id"]), event.get("name"))
         self._running.pop(query.id, None)
+        query.unfinished = 0.0
         if newest := max((each for each in self._stages if each[0] == query.id), default=None):
             self._open.add(newest)
         if "timestamp" in event:
@@ -354,9 +366,10 @@ class EventLog:
         failure = cause_of_failure(str(event.get("exception") or ""))
         if not failure and query.id not in self._running:
             query.end()
-        self._running.pop(query.id, None)
         if failure and not SHUT_DOWN.search(failure):
             query.failure, query.failures = failure, query.failures + 1
+            self._running.pop(query.id, None)
+        self._interrupt(query.id)
 
 
 def _length(found: tuple[bytes, bytes, bytes]) -> float:

@@ -219,7 +219,7 @@ def _of_query(application: Application, query: LoggedQuery, target: float, *, ex
     warm = query.warm
     usual = statistics.median(batch.seconds for batch in warm) if warm else target
     if query.unfinished > max(target, UNFINISHED * usual):
-        evidence = f"a batch of {query.name} had run for {format_duration(query.unfinished)} when the log ended"
+        evidence = f"a batch of {query.name} had run for {format_duration(query.unfinished)} when it or the log ended"
         change = "limit the records of a batch; more hosts if its tasks fill all slots"
         findings.append(Finding(query.name, "unfinished", evidence, change))
     if query.bounded:  # its purpose is not low latency, and it may be short
@@ -282,8 +282,9 @@ def _of_batches(
 
 
 def _large_limit(query: LoggedQuery, target: float) -> Iterator[Finding]:
-    most = _most_of_full(query, LEAST_BATCHES)
-    takes = statistics.median(batch.seconds for batch in query.batches if batch.rows > 0) if most else 0.0
+    most = _most_of_full(query, LEAST_LATE)
+    # Of two, one is cold.
+    takes = statistics.median_low(batch.seconds for batch in query.batches if batch.rows > 0) if most else 0.0
     if takes > target:
         each = f"each reads about {amount(most)} records, as if a limit filled it"
         evidence = f"a batch of {query.name} takes {format_duration(takes)}; {each}"
@@ -416,7 +417,8 @@ def _worth_removing(cause: Cause, batches: Sequence[BatchTimes], takes: float, t
         return takes >= least and longest >= max(LONG_BATCH_S, takes / 2)
     if cause is Cause.DRIVER:
         part = statistics.median(batch.parts[cause] for batch in batches)
-        return traits.function and part >= max(LONG_BATCH_S, takes / 2)
+        bounds = takes >= FULL_INTERVAL * _interval(traits.trigger, target)
+        return traits.function and bounds and part >= max(LONG_BATCH_S, takes / 2)
     return cause is Cause.MANY_TASKS
 
 

@@ -97,7 +97,7 @@ class Latency:
 
     @classmethod
     def logged(cls, query: LoggedQuery, batches: Sequence[LoggedBatch], target: float) -> "Latency":
-        if query.waiting_files or query.bounded:
+        if query.waiting_files or query.bounded or query.lacking:
             return cls()
         rows, ends = np.array([[batch.rows, batch.end] for batch in batches if batch.rows > 0]).T
         return cls.of(Arrivals.of(query, batches), rows, ends, target)
@@ -118,8 +118,10 @@ class _Stage:
     ratio: float = 1.0
 
     def seconds(self, rows: float, slots: float, rest: float = 0.0) -> float:
-        run = max(0.0, self.run.fixed + self.run.each * rows + rest)
-        return self.ratio * stage_seconds(run, self.tasks, self.spread, slots)
+        run = max(0.0, self.run.fixed + self.run.each * rows)
+        usual = stage_seconds(run, self.tasks, self.spread, slots)
+        # It may wait for slots for far longer than its tasks run; longer ones add only their own seconds.
+        return self.ratio * usual + stage_seconds(max(0.0, run + rest), self.tasks, self.spread, slots) - usual
 
 
 def stage_seconds(run: float, tasks: int, spread: float, slots: float) -> float:

@@ -238,6 +238,8 @@ def _calibrated(application: Application, target: float, limits: dict[str, float
             lasts = format_duration(query.runs[-1][-1].end - query.runs[-1][0].start)
             unknown.append(f"sizes for {query.name}: it read what was there, as with availableNow, and ended after {lasts}")
             continue
+        if query.lacking:
+            continue
         if files := query.waiting_files:
             unknown.append(f"latency and sizes of {query.name}: {amount(files)} files wait, of unknown numbers of records")
             continue

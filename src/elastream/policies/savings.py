@@ -260,7 +260,8 @@ class Savings:
         limit = LIMIT_S if governed else None
         self._budget = self._service.budget(target, limit)
         needs = self._service.needs(target, limit, margin=1.0)  # no margin: the load is known in hindsight
-        self._overhead = FIRST_OVERHEAD, 1 - 1 / FIRST_OVERHEAD
+        # Several queries use the cores that one of them leaves idle.
+        self._overhead = 1.0 if len(self._batches) > 1 else FIRST_OVERHEAD, 1 - 1 / FIRST_OVERHEAD
         if needs.size:
             usual = min(max(float(np.median(needs)), 1.0), MOST_OVERHEAD)
             self._overhead = usual, float(np.std(needs)) / math.sqrt(needs.size) / usual

@@ -4,16 +4,11 @@ The broker is the released one, in KRaft mode, one process for this module. Wher
 jars is missing, the tests that need them are skipped and say so.
 """
 
-import contextlib
 import json
 import logging
-import os
-import socket
 import subprocess
 import sys
 import time
-import uuid
-from base64 import urlsafe_b64encode
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,17 +49,10 @@ from elastream.spark.jvm.session import unfetched_packages
 from elastream.spark.queries.compiler import start_queries
 from elastream.spark.telemetry import kafka_offsets
 from elastream.spark.telemetry.kafka_offsets import OffsetCommits, committing, offsets_read
-from support.clusters import HERE, free_port, java_dependencies, kept_jars, processes
+from support.clusters import free_port, kafka_broker, kafka_connector
 from support.commands import invoke
 from support.shared_session import forget_jvm
 from support.waiting import wait_until
-
-POMS = HERE / "support" / "kafka"
-CONNECTORS = [
-    {"connector": pyspark.__version__, "tokens": pyspark.__version__},
-    # A mirror may lag behind Spark's own release: the newest parts that it was seen to hold, of one binary interface.
-    {"connector": "4.2.0", "tokens": "4.1.0-preview1"},
-]
 
 
 def test_the_package_is_the_connector_of_this_spark() -> None:
@@ -114,51 +102,14 @@ def test_a_topic_is_read_from_its_beginning_by_default() -> None:
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """`host:port` of a broker."""
-    found = java_dependencies(POMS / "broker.xml", transitive=True)
-    folder = tmp_path_factory.mktemp("kafka")
-    port, controller = free_port(), free_port()
-    properties = folder / "server.properties"
-    properties.write_text(
-        f"""process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
-controller.listener.names=CONTROLLER
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
-log.dirs={folder / "data"}
-num.partitions=3
-offsets.topic.replication.factor=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-group.initial.rebalance.delay.ms=0
-"""
-    )
-    java = ["java", "-Xmx256m", "-cp", os.pathsep.join(map(str, found))]
-    identity = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-    format_storage = [*java, "kafka.tools.StorageTool", "format", "-t", f"x{identity[1:]}", "-c", str(properties)]
-    subprocess.run(format_storage, check=True, capture_output=True)
-    with processes(folder) as started:
-        process = started.start("broker", [*java, "kafka.Kafka", str(properties)])
-
-        def answers() -> bool:
-            assert process.poll() is None, f"the broker ended: {(folder / 'broker.log').read_text()[-1000:]}"
-            return not socket.socket().connect_ex(("127.0.0.1", port))
-
-        wait_until(answers, otherwise=lambda: f"the broker does not answer: {(folder / 'broker.log').read_text()[-1000:]}")
-        yield f"127.0.0.1:{port}"
+    with kafka_broker(tmp_path_factory.mktemp("kafka")) as servers:
+        yield servers
 
 
 @pytest.fixture(scope="module")
 def connector() -> str:
-    """Jars of the connector of this Spark, or else of the newest that a repository has, as `spark.jars` names them."""
-    found, pom = list[Path](), POMS / "connector.xml"
-    for versions in sorted(CONNECTORS, key=lambda each: not (kept_jars(pom, each) / "complete").exists()):
-        with contextlib.suppress(pytest.skip.Exception):
-            found = found or java_dependencies(pom, transitive=True, **versions)
-    if not found:
-        pytest.skip("Maven cannot fetch the connector for Kafka")
-    return ",".join(map(str, found))
+    """`spark.jars` of the connector."""
+    return kafka_connector()
 
 
 @pytest.fixture(scope="module")
