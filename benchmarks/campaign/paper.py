@@ -336,7 +336,7 @@ class Engine:
             for p in range(PARTITIONS)
         ]
 
-    def _loads(self, _: Any, execution: Any, kinds: str, told: int, limit: int, senders: bool) -> list[list[str]]:
+    def _loads(self, _: Any, execution: Any, kinds: str, told: int, limit: int, *reported: bool) -> list[list[str]]:
         if self.now() < self.loadless or not self.progress or self.progress[-1].number <= told:
             return []
         first = max(told + 1, self.progress[-1].number - limit + 1)
