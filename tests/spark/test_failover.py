@@ -66,7 +66,7 @@ class World:
         self.placing.ran("q/count", 0, [host[1:] for host in tasks])
         self.rings = Rings(self.placing, lambda: self.hosts.usable, lambda host: self.hosts.leases[host].type.zone)
         self.copies = {}
-        live = (SimpleNamespace(run_id="run", stages={"q/count": STAGE}, stateless="q"),)
+        live = (SimpleNamespace(run_id="run", stages={"q/count": STAGE}, stateless="q", unplaced=""),)
         self.replicas = 0
         self.failover = FailoverPlan(
             self.driver, lambda: live, self.hosts, self.placing, self.rings, lambda: self.copies,

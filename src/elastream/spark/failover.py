@@ -128,12 +128,12 @@ class FailoverPlan:
     def _planned_executors(self) -> Mapping[str, Sequence[str]]:
         planned: dict[str, dict[int, str]] = {}
         for task, host in self._placing.plan.latest.hosts.items():
-            if (target := self._hosts.target(host)) is not None and self._hosts.foreign_share(host) < 1:
+            if (target := self._hosts.takes(host)) is not None:
                 planned.setdefault(task.operator, {})[task.index] = target.executor
         return {
             query.run_id: [places.get(index, "") for index in range(max(places) + 1)]
             for query in self._live()
-            if query.run_id is not None and (places := planned.get(query.stateless))
+            if query.run_id is not None and not query.unplaced and (places := planned.get(query.stateless))
         }
 
     def _current_successors(self) -> Sequence[StageSuccessors]:

@@ -397,7 +397,7 @@ class SparkPlant(Generic[Q]):
         # Planned hosts count at once, so that a policy does not plan twice; the second part has yet to run there.
         host_of, planned = self.hosts.host_of(), self.placing.plan.latest.hosts
         at = {task: host for task, each in self.placing.stateless().items() if (host := host_of.get(each)) is not None}
-        due = {task: planned[task] for task in at if task in planned and self.hosts.target(planned[task]) is not None}
+        due = {task: planned[task] for task in at if task in planned and self.hosts.takes(planned[task])}
         return at | due, frozenset(task for task, host in due.items() if at[task] != host)
 
     def _measured(self, leases: Mapping[str, Lease]) -> Mapping[str, HostUsage]:

@@ -162,6 +162,10 @@ class HostLedger:
             return None
         return Location(executor.host, executor.id)
 
+    def takes(self, host: str) -> Location | None:
+        """Return `target`, unless others hold all slots."""
+        return self.target(host) if self.foreign_share(host) < 1 else None
+
     def status(self, host: str) -> HostStatus | None:
         return self._records[host].status
 

@@ -111,8 +111,13 @@ private void readdress(String lost) {
         scala.collection.mutable.ArrayBuffer all = scheduler().rootPool().getSortedTaskSetQueue();
         for (int i = 0; i < all.size(); i++) {
             org.apache.spark.scheduler.TaskSetManager tasks = (org.apache.spark.scheduler.TaskSetManager) all.apply(i);
+            if (tasks.isZombie()) continue;
+            if (Boolean.TRUE.equals(seen.get(tasks))) {
+                release(tasks, lost);
+                continue;
+            }
             String[] stage = stageOf(tasks);
-            if (stage == null || tasks.isZombie()) continue;
+            if (stage == null) continue;
             for (int index = 0; index < tasks.tasks().length; index++) {
                 if (isWaiting(tasks, index) || hostAmong(tasks, index, lost) == null) continue;
                 prefer(tasks, index, stage, living);
@@ -136,6 +141,10 @@ private void moveSubmitted() {
         java.util.Map living = waiters.isEmpty() ? null : living("");
         for (int i = 0; i < waiters.size(); i++) {
             Waiting each = (Waiting) waiters.get(i);
+            if (Boolean.TRUE.equals(seen.get(each.tasks))) {
+                release(each.tasks, each.lost);
+                continue;
+            }
             String[] stage = stageOf(each.tasks);
             if (stage == null || !prefer(each.tasks, each.index, stage, living)) continue;
             each.file(scheduler(), java.util.Collections.singletonList(
@@ -173,7 +182,7 @@ private void placeSubmitted() {
             java.util.Properties of = tasks.taskSet().properties();
             String[] fields = of == null ? null : (String[]) all.get("" + of.getProperty("spark.jobGroup.id"));
             // A barrier stage fails if some of its tasks wait.
-            if (fields != null && !tasks.isBarrier() && isFirstWithoutState(tasks.taskSet())) place(tasks, fields);
+            if (fields != null && !tasks.isBarrier() && isFirstWithoutState(tasks)) place(tasks, fields);
         }
     } catch (Throwable thrown) { // they run anywhere, as in plain Spark
         String fault = "tasks without state: " + thrown;
@@ -214,28 +223,30 @@ private static void fileAll(org.apache.spark.scheduler.TaskSetManager tasks) {
     pending.noPrefs().clear();
     pending.all().clear();
     for (int index = tasks.tasks().length - 1; index >= 0; index--) // the last one filed runs first
-        if (isWaiting(tasks, index)) tasks.addPendingTask(index, true, false);
+        if (isWaiting(tasks, index)) tasks.addPendingTask(index, false, false);
     tasks.recomputeLocality();
     long[] waits = tasks.localityWaits();
     for (int level = 1; level < waits.length; level++) waits[level] = 0L;
 }
 
-/** Return true if a stage keeps no state, and every earlier one of its job does. */
-private boolean isFirstWithoutState(org.apache.spark.scheduler.TaskSet tasks) {
+/** Return true if a stage keeps no state, every earlier one of its job does, and the job keeps the run's state, if any. */
+private boolean isFirstWithoutState(org.apache.spark.scheduler.TaskSetManager manager) {
+    org.apache.spark.scheduler.TaskSet tasks = manager.taskSet();
     org.apache.spark.scheduler.DAGScheduler stages = context.dagScheduler();
     scala.Option job = stages.jobIdToStageIds().get(Integer.valueOf(tasks.priority()));
     if (job.isEmpty()) return false;
-    boolean stateless = false;
+    boolean stateless = false, state = stageOf(manager) == null;
     scala.collection.Iterator ids = ((scala.collection.mutable.HashSet) job.get()).iterator();
     while (ids.hasNext()) {
         Integer id = (Integer) ids.next();
-        scala.Option stage = id.intValue() > tasks.stageId() ? scala.Option.empty() : stages.stageIdToStage().get(id);
+        scala.Option stage = stages.stageIdToStage().get(id);
         if (stage.isEmpty()) continue;
         boolean keeps = keepsState(((org.apache.spark.scheduler.Stage) stage.get()).rdd(), new java.util.HashSet());
+        state |= keeps;
         if (id.intValue() == tasks.stageId()) stateless = !keeps;
-        else if (!keeps) return false;
+        else if (!keeps && id.intValue() < tasks.stageId()) return false;
     }
-    return stateless;
+    return stateless && state;
 }
 
 private static boolean keepsState(org.apache.spark.rdd.RDD rdd, java.util.Set visited) {

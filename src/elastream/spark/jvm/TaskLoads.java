@@ -115,7 +115,8 @@ private static void stages(org.apache.spark.status.AppStatusStore store, org.apa
     }
     java.util.TreeSet without = new java.util.TreeSet(graphs.keySet());
     without.removeAll(ranks.keySet());
-    if (first && !without.isEmpty()) ranks.put(without.first(), "-1");
+    // Of a query with state, a job without it is a user's own.
+    if (first && !without.isEmpty() && (names.isEmpty() || !ranks.isEmpty())) ranks.put(without.first(), "-1");
     java.util.TreeSet reported = new java.util.TreeSet(ranks.keySet());
     for (java.util.Iterator each = ranks.keySet().iterator(); senders && each.hasNext();)
         reported.addAll(parents((org.apache.spark.ui.scope.RDDOperationGraph) graphs.get(each.next()), stageOf));

@@ -461,10 +461,10 @@ class Query:
             for name, batches in self._unread.items()
             if batches >= UNREAD_BATCHES and self.stages
         )
-        return (*unread, *filter(None, [self._unplaced]))
+        return (*unread, *filter(None, [self.unplaced]))
 
     @property
-    def _unplaced(self) -> str:
+    def unplaced(self) -> str:
         window, recovery, why = self._windows.get(self.stateless), self._with.recovery, ""
         if recovery is None:
             why = "this session has no executors, or its Spark lacks internals that this needs"
@@ -514,7 +514,7 @@ class Query:
         if name in self.stages:
             self._with.placing.ran(name, load.batch, load.executor)
         else:
-            self._with.placing.ran_without_state(name, () if self._unplaced else load.executor)
+            self._with.placing.ran_without_state(name, () if self.unplaced else load.executor)
         return True
 
 
