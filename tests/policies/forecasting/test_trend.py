@@ -56,6 +56,11 @@ def test_growth_by_steps_is_seen(held):
     assert found.level == pytest.approx(1000.0 + 20.0 * times[-1], rel=0.05)
 
 
+def test_slow_growth_is_seen():
+    times = np.arange(40.0)
+    assert forecast(times, 1000.0 + times, 10.0, 5.0).slope == pytest.approx(1.0, rel=0.05)
+
+
 @given(
     values=st.lists(st.floats(0, 1e7) | st.just(float("nan")), min_size=1, max_size=60),
     horizon=st.floats(0, 600),

@@ -90,6 +90,8 @@ JUMP = 6.0
 SURE = 3.0
 # Least noise as a part of the level: counts over short periods are rounded.
 FLOOR = 0.01
+# Part by which samples may differ that repeat one measurement. Slow growth must differ by more.
+HELD = 1e-3
 # Median absolute deviation to standard deviation, for a normal distribution.
 NORMAL = 1.4826
 
@@ -121,13 +123,16 @@ def forecast(times: Floats, values: Floats, horizon: float, over: float) -> Fore
         times, values = times[~unknown], values[~unknown]
     result = _of_points(*_averaged(times, values), horizon, over)
     # A rate that holds for several samples is one measurement: of two such, noise alone makes a sure slope.
-    return _of_points(*_averaged(*_measurements(times, values)), horizon, over) if result.slope else result
+    if not (values.size and result.slope):
+        return result
+    at, means = _measurements(times, values)
+    return _of_points(*_averaged(at, means), horizon + float(times[-1] - at[-1]), over)
 
 
 def _measurements(times: Floats, values: Floats) -> tuple[Floats, Floats]:
-    first, begins = math.nan, list[int]()  # samples within FLOOR of their first one repeat it
+    first, begins = math.nan, list[int]()
     for row, value in enumerate(values.tolist()):
-        if not abs(value - first) <= FLOOR * abs(first):
+        if not abs(value - first) <= HELD * abs(first):
             first = value
             begins.append(row)
     counts = np.diff([*begins, values.size])
