@@ -306,7 +306,7 @@ def test_page_needs_a_file(recorded: Path, command: tuple[str, str]) -> None:
     name, option = command
     result = invoke(name, recorded, option, "-")
     assert result.exit_code == 2
-    assert "a page is written to a file: name one" in " ".join(result.stderr.replace("│", " ").split())
+    assert "a page cannot go to standard output: name a file" in " ".join(result.stderr.replace("│", " ").split())
     assert not Path("-").exists()
 
 

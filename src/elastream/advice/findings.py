@@ -219,7 +219,9 @@ def _of_query(application: Application, query: LoggedQuery, target: float, *, ex
     warm = query.warm
     usual = statistics.median(batch.seconds for batch in warm) if warm else target
     if query.unfinished > max(target, UNFINISHED * usual):
-        evidence = f"a batch of {query.name} had run for {format_duration(query.unfinished)} when it or the log ended"
+        evidence = (
+            f"a batch of {query.name} had run for {format_duration(query.unfinished)} when the query or the log ended"
+        )
         change = "limit the records of a batch; more hosts if its tasks fill all slots"
         findings.append(Finding(query.name, "unfinished", evidence, change))
     if query.bounded:  # its purpose is not low latency, and it may be short
@@ -283,7 +285,7 @@ def _of_batches(
 
 def _large_limit(query: LoggedQuery, target: float) -> Iterator[Finding]:
     most = _most_of_full(query, LEAST_LATE)
-    # Of two, one is cold.
+    # Of two batches, the first is cold.
     takes = statistics.median_low(batch.seconds for batch in query.batches if batch.rows > 0) if most else 0.0
     if takes > target:
         each = f"each reads about {amount(most)} records, as if a limit filled it"

@@ -121,7 +121,8 @@ class _Stage:
         run = max(0.0, self.run.fixed + self.run.each * rows)
         usual = stage_seconds(run, self.tasks, self.spread, slots)
         # It may wait for slots for far longer than its tasks run; longer ones add only their own seconds.
-        return self.ratio * usual + stage_seconds(max(0.0, run + rest), self.tasks, self.spread, slots) - usual
+        more = stage_seconds(max(0.0, run + rest), self.tasks, self.spread, slots) - usual
+        return max(0.0, self.ratio * usual + more)
 
 
 def stage_seconds(run: float, tasks: int, spread: float, slots: float) -> float:

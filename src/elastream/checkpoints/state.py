@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,6 +33,8 @@ BESIDE = re.compile(r".+\.(repartitioning|\d+-partitions)")
 SKEWED = 2.0
 # Change logs from which loading a partition takes long, ten times Spark's default between two snapshots.
 MANY_LOGS = 100
+# Folders of a checkpoint, in the order in which they are listed.
+PARTS = ("offsets", "commits", "state")
 # Snapshots that are read at once.
 READERS = 8
 
@@ -120,7 +123,7 @@ class CheckpointState(Generic[P]):
 
 
 class CheckpointFiles:
-    """Implements StateDisk for a checkpoint. `look` lists its whole tree."""
+    """Implements StateDisk. `look` lists all of PARTS."""
 
     current: ClassVar[bool] = False
 
@@ -129,7 +132,10 @@ class CheckpointFiles:
         self.look()
 
     def look(self) -> int:
-        self._entries: dict[str, FolderEntry] = {each.name: each for each in tree(self.folder)}
+        self._entries: dict[str, FolderEntry] = {}
+        for part in PARTS:
+            with suppress(FileNotFoundError):
+                self._entries |= {f"{part}/{each.name}": each for each in tree(self.folder / part)}
         self._names: dict[str, set[str]] = {}
         for path in self._entries:
             while path:
@@ -202,7 +208,7 @@ def local_path(place: Path) -> Path:
 
 def local_root(place: Path) -> Path:
     if not isinstance(root := checkpoint_root(place), Path):
-        raise InputError(f"{root} is not on this machine: the run keeps its partitions; start a new one with others")
+        raise InputError(f"{root} is not on this machine: its partitions stay; start a new run with other state_partitions")
     return root
 
 
@@ -263,11 +269,13 @@ def _operators(files: CheckpointFiles, committed: int, width: int) -> Sequence[O
 
 def _operator_name(files: CheckpointFiles, place: str) -> str:
     # Names of checksums, and of files that Spark is about to rename, begin with a dot.
-    for path in (each for each in files.below(f"{place}/_metadata") if "/." not in each):
-        for line in files.content(path).decode(errors="replace").splitlines():
-            if '"operatorName"' in line:
-                info: Mapping[str, Any] = json.loads(line)
-                return str(info["operatorInfo"]["operatorName"])
+    # Spark removes the oldest.
+    for path in reversed([each for each in files.below(f"{place}/_metadata") if "/." not in each]):
+        with suppress(FileNotFoundError):
+            for line in files.content(path).decode(errors="replace").splitlines():
+                if '"operatorName"' in line:
+                    info: Mapping[str, Any] = json.loads(line)
+                    return str(info["operatorInfo"]["operatorName"])
     return f"operator {place.rpartition('/')[2]}"
 
 
@@ -291,5 +299,6 @@ def _store(files: CheckpointFiles, version: int, place: str) -> PartitionState |
     if not snapshot:
         return PartitionState(since, math.nan, len(changes), math.nan) if changes else None
     size, rows = files.size_and_rows(snapshot)
-    age = max(0.0, time.time() - files.modified(snapshot))
+    modified = files.modified(snapshot)  # 0 if the file system does not tell it
+    age = max(0.0, time.time() - modified) if modified else math.nan
     return PartitionState(size + since, rows, len(changes), age)

@@ -36,7 +36,7 @@ def _writable(path: Path | None) -> Path | None:
 
 def page_file(path: Path | None) -> Path | None:
     if path == STDOUT:
-        raise typer.BadParameter("a page is written to a file: name one")
+        raise typer.BadParameter("a page cannot go to standard output: name a file")
     return _writable(path)
 
 

@@ -31,7 +31,7 @@ FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 def state(place: Place, as_json: AsJson = False) -> None:
     """Show the state in a checkpoint: partitions, rows, bytes, skew, and what a move would load.
 
-    Rows are of newest snapshots, if tracked.
+    Rows are those of the newest snapshots.
     """
     from elastream.checkpoints.state import checkpoint_root, checkpoint_state, checkpoints_of
     from elastream.recording.file_systems import FILES_REACHED_BY, reached_by

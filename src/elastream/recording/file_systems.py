@@ -99,7 +99,7 @@ def file_system(scheme: str, authority: str, reached: str, thread: int) -> "Abst
         why = missing(error, f"a folder on {scheme}://") or f"{scheme}:// needs a library that is not installed ({error})"
         raise EnvironmentProblem(why) from error
     except (TypeError, ValueError) as error:
-        raise EnvironmentProblem(f"folders on {scheme}:// are unknown here: {error}") from error
+        raise EnvironmentProblem(f"folders on {scheme}:// cannot be opened here: {error}") from error
 
 
 def files_below(fs: "AbstractFileSystem", path: str) -> Iterable[Mapping[str, Any]] | None:

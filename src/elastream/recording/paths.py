@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 from urllib.parse import urlsplit
 
-from elastream.errors import EnvironmentProblem, InputError
+from elastream.errors import ElastreamError, InputError
 from elastream.recording.file_systems import FILES_REACHED_BY, file_system, files_below, is_web, resolved
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(?=[^/])(.*)", re.DOTALL)
 NOWHERE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/*")
 # Schemes of HDFS, where the authority is not part of a path.
 HADOOP = ("hdfs", "webhdfs")
+# Keys under which fsspec's file systems tell when a file was written.
+MODIFIED = ("modificationTime", "mtime", "created", "LastModified", "last_modified", "updated")
 # Schemes of paths on this machine.
 MINE = ("file",)
 
@@ -312,7 +314,7 @@ def mark_whole(written: AnyPath, folder: AnyPath) -> None:
 
 
 def _entry(about: Mapping[str, Any]) -> FolderEntry:
-    at = next((about[key] for key in ("modificationTime", "mtime", "created", "LastModified") if about.get(key)), 0.0)
+    at = next((about[key] for key in MODIFIED if about.get(key)), 0.0)
     seconds = at.timestamp() if hasattr(at, "timestamp") else float(at)
     seconds = seconds / 1e3 if "modificationTime" in about else seconds
     folder = about["type"] == "directory"
@@ -323,11 +325,11 @@ def _entry(about: Mapping[str, Any]) -> FolderEntry:
 def _os_errors(place: RemotePath) -> Iterator[None]:
     try:
         yield
-    except (FileNotFoundError, FileExistsError, EnvironmentProblem):
+    except (FileNotFoundError, FileExistsError, ElastreamError):
         raise
     except PermissionError as error:
         raise PermissionError(13, f"no permission ({error})", str(place)) from error
-    except (OSError, RuntimeError, ValueError) as error:
+    except Exception as error:  # clients of object stores have types of their own
         raise OSError(
             5, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}", str(place)
         ) from error
