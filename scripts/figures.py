@@ -189,7 +189,7 @@ AREAS = (
         Row("resilience-spark-skew", "batches until skew is balanced", "batches", runs=("figures",
             "batches until balanced")),
         Row("recovery", "recovery with standby replica over without; over restart", "over",
-            "repeated batches outweigh state", "5"),
+            "the repeated batch outweighs state", "5"),
         Row("state-notice", "longest batch around a notice, over median", "", "collections take as long undisturbed",
             "2"),
         Row("state-observed", "observing bytes: time; records/s over without", runs="10"),
@@ -199,7 +199,7 @@ AREAS = (
             "resilience-spark-skew recovery", "wrong counts, restarts, failed parts", "counts|restarts$|parts", runs="all"),
     )),
     Area("The papers' policies on Spark",
-         "Hosts of 0.3 to 0.4 cores; the first four predate published rules.", (
+         "Hosts of 0.3 to 0.4 cores; the first three predate published rules.", (
         Row("visp-spark", "compliance above the baseline's, points", "compliance",
             "batches report late, queues early", ("figures", "pairs")),
         Row("visp-spark", "cost below the baseline's", "cost", "late leases cause penalties", ("figures", "pairs")),
@@ -214,7 +214,7 @@ AREAS = (
         Row("otd-spark", "CPU use, against even", "CPU", runs="1"),
         Row("otd-spark elastic-allocator-spark", "moves refused", "refused", runs="2"),
         Row("otd-spark elastic-allocator-spark", "tasks where planned", "planned", runs="5"),
-        Row("elastic-allocator-spark", "CPU deviation; mean, against even; random", "CPU", runs="1"),
+        Row("elastic-allocator-spark", "CPU deviation; mean, against even; random", "CPU", runs="5"),
         Row("linear-road-spark", "relative throughput, fourfold step", "relative", runs="1"),
         Row("linear-road-spark", "alternates first; host leased; lost cores noticed", "^runs", "alternates sufficed",
             "1"),
@@ -246,7 +246,7 @@ AREAS = (
         Row("elastic-allocator", "CPU use over even's, no host full; hosts full", "sweep"),
         Row("elastic-allocator", "search over exact; most tasks a host", "search|tasks on"),
     )),
-    Area("The thesis, simulated", "`reactive`, `lookahead` predate bars. "
+    Area("The thesis, simulated", "`reactive`, `lookahead` are older than their bars. "
          "`dynamic-dataflow` has synthetic readings. "
          "[demand](explanation/demand-response.md), [value](explanation/value-against-cost.md), "
          "[look-ahead](explanation/look-ahead.md), [resilient state](explanation/resilient-state.md).", (
@@ -274,9 +274,9 @@ AREAS = (
         Row("lookahead", "PLAStiCC's profit above that of `ce` without forecasts", "that of ce"),
         Row("lookahead", "best horizon under large errors", "horizon of"),
         Row("lookahead", "WPO above WPA; WPP lowest", "WPO above|WPP below", "wrong predictions cost little"),
-        Row("resilience", "throughput lost, r = 0 to 2, least; most", "throughput lost", "small fleets lose less"),
-        Row("resilience", "r = 1 over external state; R²; external growth", r"external|R\^2", "single writes"),
-        Row("resilience", "seconds to balance skew", "balance", "one move"),
+        Row("resilience", "throughput lost, r = 0 to 2, least; most", "throughput lost"),
+        Row("resilience", "r = 1 over external state; R²; external growth", r"external|R\^2"),
+        Row("resilience", "seconds to balance skew", "balance"),
         Row("resilience", "seconds to scale out", "scale-out: seconds"),
         Row("resilience", "tuples lost, scaling out; 9 of 12 hosts; r + 1 neighbours", "lost, up|lost$|in a row"),
         Row("resilience", "seconds to move an interval, least; most", "median, "),
@@ -285,7 +285,7 @@ AREAS = (
         Row("resilience", "seconds to recover", "failures, the"),
         Row("resilience", "ms more a failure", "slope"),
     )),
-    Area("`threshold` and the control plane, simulated", "`promise`: made loads, a World Cup day, target 30 s.", (
+    Area("`threshold` and the control plane, simulated", "`promise`: generated loads, a World Cup day, target 30 s.", (
         Row("promise", "records in time", "in time", runs="24"),
         Row("promise", "by the second: hosts over the work's", "hosts over",
             "World Cup's bursts", "12"),
