@@ -287,6 +287,18 @@ def test_a_file_system_that_does_not_answer_is_an_error_that_names_it(monkeypatc
         RemotePath("hdfs://127.0.0.1:1/runs").exists()
 
 
+def test_error_of_a_client_names_the_file(monkeypatch):
+    class Unauthenticated(Exception):  # as clients of object stores have
+        pass
+
+    def cat(self, path, **more):
+        raise Unauthenticated("token expired")
+
+    monkeypatch.setattr("fsspec.implementations.memory.MemoryFileSystem.cat_file", cat)
+    with pytest.raises(OSError, match=r"Unauthenticated: token expired: 'memory://bucket/a'"):
+        path_of("memory://bucket/a").read_bytes()
+
+
 def test_links_of_a_mount_table_are_followed():
     links = {"/a": "hdfs://one:1/x", "/a/b": "hdfs://two:2/", "/": "s3a://rest"}
     reached = json.dumps({f"fs.viewfs.mounttable.t.link.{link}": to for link, to in links.items()})
