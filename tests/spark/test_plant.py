@@ -40,7 +40,7 @@ from elastream.spark.dataflow.sinks import latest
 from elastream.spark.hosts.warmup import WARMED_EXECUTOR, _pinned, warm_up
 from elastream.spark.jvm.driver_side import java_context
 from elastream.spark.start import start_plant
-from support.waiting import wait_until
+from support.waiting import observed, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
@@ -73,19 +73,6 @@ def plant(folder):
     plant = start_plant(flow.graph, directory, settings)
     yield plant
     plant.close()
-
-
-def observed(plant, condition):
-    """The first observation that meets `condition`; fails with the last one seen."""
-    seen = None
-
-    def holds():
-        nonlocal seen
-        seen = plant.observe()
-        return condition(seen)
-
-    wait_until(holds, look=0.2, otherwise=lambda: f"never came true: {seen}")
-    return seen
 
 
 def state(plant, host):

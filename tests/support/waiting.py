@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-__all__ = ["PATIENCE", "Patience", "ended", "wait_until"]
+__all__ = ["PATIENCE", "Patience", "ended", "observed", "wait_until"]
 
 PATIENCE = 120.0
 """Seconds without progress after which what is waited for is held to hang; on a free machine no step takes half of that."""
@@ -86,6 +86,19 @@ def wait_until(
         assert not waiting.over(progress()), otherwise()
         time.sleep(look)
     return found
+
+
+def observed(plant: Any, condition: Callable[[Any], Any], look: float = 0.2) -> Any:
+    """Return the first observation of `plant` that meets `condition`; fail with the last one."""
+    seen = None
+
+    def holds() -> Any:
+        nonlocal seen
+        seen = plant.observe()
+        return condition(seen)
+
+    wait_until(holds, look=look, otherwise=lambda: f"never came true: {seen}")
+    return seen
 
 
 def ended(

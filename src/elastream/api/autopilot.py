@@ -180,7 +180,7 @@ class Autopilot:
         return self._paused.is_set() or (self._folder is not None and RunDirectory(self._folder).is_paused)
 
     def status(self) -> AutopilotStatus:
-        """Return the watched queries, the latest figures, and the latest lines."""
+        """Return the watched queries with their latest figures and lines on stderr."""
         status = AutopilotStatus(target_latency=self._settings.latency) if self._log is None else self._log.status
         if self._thread is not None and not self.running:
             return replace(status, state="ended", coming=0)

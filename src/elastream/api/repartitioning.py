@@ -229,7 +229,7 @@ def request_repartition(
 ) -> str:
     """Let the live run in `directory` repartition its state; return the outcome as a sentence.
 
-    An interruption withdraws the request. A second one returns without the outcome.
+    An interruption withdraws the request. A second interruption returns at once, without an outcome.
 
     Raises:
         ElastreamError: Nothing is repartitioned.

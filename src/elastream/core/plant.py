@@ -84,9 +84,9 @@ class Plant(Protocol):
         """Do one action, or return why not."""
 
     def switch(self, switches: Sequence[Switch]) -> tuple[Outcome, ...]:
-        """Do all possible `switches` as one composition; return an outcome for each.
+        """Apply the possible ones of `switches` together; return an outcome for each.
 
-        No batch sees only some of them. An accepted switch is in force once a batch under it was committed.
+        Every batch sees all of them or none. A switch is in force once such a batch is committed.
         """
 
     def incidents(self) -> Sequence[str]:

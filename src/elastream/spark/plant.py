@@ -102,7 +102,7 @@ class RunClock:
         self._wake.wait(max(0.0, time - self.now()))
 
     def wake(self) -> None:
-        """End this and every later sleep: the run is over."""
+        """End the present sleep and all later ones."""
         self._wake.set()
 
 

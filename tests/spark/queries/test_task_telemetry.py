@@ -20,7 +20,7 @@ from elastream.spark.jvm.state_partitions import stateful_stages
 from elastream.spark.queries.query import StatefulTasks
 from elastream.spark.start import start_plant
 from elastream.spark.telemetry.traffic import MapOutputs
-from support.waiting import wait_until
+from support.waiting import observed
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -67,18 +67,6 @@ def chained(plant, tmp_path_factory):
     )
     yield query
     query.stop()
-
-
-def observed(plant, condition):
-    seen = None
-
-    def holds():
-        nonlocal seen
-        seen = plant.observe()
-        return condition(seen)
-
-    wait_until(holds, look=0.3, otherwise=lambda: f"never came true: {seen.tasks.column(Metric.BUSY_CORES)}")
-    return seen
 
 
 def test_what_each_state_partition_costs_is_measured(plant):

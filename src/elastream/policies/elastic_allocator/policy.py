@@ -505,7 +505,7 @@ def needs_of(observation: Observation) -> Floats:
 
 
 def sent_by(exchange: Exchange, tasks: int) -> Floats:
-    """Return bytes/s that each task sends and receives, 0 if unknown."""
+    """Return the sum of the bytes/s that each task sends and receives; 0 if unknown."""
     total = np.zeros(tasks)
     for side in (exchange.source, exchange.target):
         on_host = side >= 0

@@ -163,7 +163,7 @@ class HostLedger:
         return Location(executor.host, executor.id)
 
     def takes(self, host: str) -> Location | None:
-        """Return `target`, unless others hold all slots."""
+        """Return `target`; None if others hold all of its slots."""
         return self.target(host) if self.foreign_share(host) < 1 else None
 
     def status(self, host: str) -> HostStatus | None:
@@ -342,7 +342,7 @@ class Hosts(HostLedger):
                 self.adopt(host, lease.type, lease.since)
 
     def begin(self, begun: FirstHosts) -> None:
-        """Record the first hosts of the run, and those of an earlier driver, ended ones included."""
+        """Record the run's first hosts, and all hosts of an earlier driver."""
         with self._lock:
             over = {**begun.before.ended, **begun.before.gone}
             self._enter(over)
@@ -393,7 +393,7 @@ class Hosts(HostLedger):
             return tuple(name for name, status in statuses if status is not None and status.recalled)
 
     def critical(self, now: bool) -> None:
-        """Note for the provider whether the service level is missed."""
+        """Record whether the service level is missed; providers ask."""
         with self._lock:
             self._critical = now
 

@@ -208,10 +208,13 @@ private void place(org.apache.spark.scheduler.TaskSetManager tasks, String[] fie
 
 /** Let tasks without state that wait for the executor `lost`, or ran there, run anywhere. */
 private void release(org.apache.spark.scheduler.TaskSetManager tasks, String lost) throws Exception {
-    for (int index = 0; index < tasks.tasks().length; index++)
-        if (hostAmong(tasks, index, lost) != null)
-            set(tasks.tasks()[index], "preferredLocs", scala.collection.immutable.Nil$.MODULE$);
-    fileAll(tasks);
+    boolean any = false;
+    for (int index = 0; index < tasks.tasks().length; index++) {
+        if (hostAmong(tasks, index, lost) == null) continue;
+        set(tasks.tasks()[index], "preferredLocs", scala.collection.immutable.Nil$.MODULE$);
+        any = true;
+    }
+    if (any) fileAll(tasks);
 }
 
 /** File the waiting tasks of a stage anew, by what they prefer. After one wait they run anywhere. */

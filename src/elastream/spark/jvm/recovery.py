@@ -40,7 +40,8 @@ class Recovery(DriverSide):
     def __init__(self, spark: SparkSession) -> None:
         super().__init__(spark, HERE / "Recovery.java", "org.apache.spark.scheduler.SparkListener")
         self._sent, self._spread, self._placed, self._listens = "", "", "", False
-        self.places = False  # True if tasks without state can be placed: under FAIR, no stage is seen before its offers
+        # True if tasks without state can be placed, None before `start`. Under FAIR, no stage is seen before its offers.
+        self.places: bool | None = None
         try:
             coordinator = java_session(spark).streams().stateStoreCoordinator()
             self._object.begin(self.context, coordinator, java_queries(spark))

@@ -468,7 +468,7 @@ class Query:
         window, recovery, why = self._windows.get(self.stateless), self._with.recovery, ""
         if recovery is None:
             why = "this session has no executors, or its Spark lacks internals that this needs"
-        elif not recovery.places:
+        elif recovery.places is False:
             why = "spark.scheduler.mode is not FIFO"
         elif window is not None and not window.even:
             why = "their number changes from batch to batch"
