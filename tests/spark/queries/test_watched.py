@@ -359,8 +359,10 @@ def without_state(number, executors):
     ("recovery", "widths", "why"),
     [
         (SimpleNamespace(places=True), [2, 2, 2], None),
-        (SimpleNamespace(places=True), [2, 2, 3], "their number changes from batch to batch"),
+        (SimpleNamespace(places=True), [1, 2, 2], None),  # a first batch with few records
+        (SimpleNamespace(places=True), [2, 3, 2], "their number changes from batch to batch"),
         (SimpleNamespace(places=False), [2, 2, 2], "spark.scheduler.mode is not FIFO"),
+        (SimpleNamespace(places=None), [2, 2, 2], None),  # Autopilot only observes
         (None, [2, 2, 2], "this session has no executors"),
     ],
 )

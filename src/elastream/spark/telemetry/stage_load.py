@@ -4,6 +4,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -207,7 +208,8 @@ class LoadWindow:
 
     @property
     def even(self) -> bool:
-        return len({load.partitions for load in self._loads}) == 1
+        # Once it may change: a query's first batch has few records, and topics get partitions.
+        return sum(a.partitions != b.partitions for a, b in pairwise(self._loads)) <= 1
 
     def loads(self, partitions: int, now: float) -> PartitionLoads:
         """Return the load of `partitions` at epoch second `now`, without state sizes; unknown before LEAST_SAMPLES batches.
