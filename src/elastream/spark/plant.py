@@ -295,8 +295,10 @@ class SparkPlant(Generic[Q]):
         if refusal := self.hosts.expect(action, host, HostState.RUNNING):
             return refusal
         if not stateful:
+            is_there = self._stateless()[0].get(task) == host
             self.placing.pin({task: host}, action.why)
-            return Outcome(action, Status.ACCEPTED)  # nothing moves: it runs there from the next batch on
+            self.placing.moves += not is_there  # there is no state to wait for
+            return Outcome(action, Status.DONE if is_there else Status.ACCEPTED)
         if task not in self.placing.targets() and self.reconciler.locations().get(task) == host:
             self.rings.forget(task.operator)
             self.placing.pin({task: host}, action.why)

@@ -126,9 +126,12 @@ def test_they_run_where_they_are_planned(plant, hosts):
 
 def test_a_placing_policy_places_them(plant):
     plan(plant, ["h2"] * 6)
-    for action in Even(operators=("source",)).plan(plant.observe()).actions:
-        assert plant.apply(action).status is Status.ACCEPTED
+    before = plant.placing.moves
+    actions = Even(operators=("source",)).plan(plant.observe()).actions
+    assert {plant.apply(action).status for action in actions} == {Status.ACCEPTED}
+    assert plant.placing.moves == before + len(actions)
     observed(plant, lambda o: not o.moving)
+    assert {plant.apply(action).status for action in actions} == {Status.DONE}
     assert Counter(hosts_of(plant.observe()).values()) == {"h1": 2, "h2": 2, "h3": 2}
 
 
